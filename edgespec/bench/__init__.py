@@ -1,0 +1,1 @@
+"""Workloads, runner and report of `edgespec bench`."""

@@ -1,0 +1,1 @@
+"""The decoding loop and everything it decides with; numpy only, no clock, no files."""

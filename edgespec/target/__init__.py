@@ -1,0 +1,1 @@
+"""The target model, through llama.cpp's low-level API."""

@@ -1,0 +1,58 @@
+"""Fixtures for all tests: no access to the user's folders, settings or the network; the real model on request."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# The same cases every run, and no failure because the machine was busy.
+settings.register_profile("edgespec", derandomize=True, deadline=None)
+settings.load_profile("edgespec")
+
+# Read before the fixture below clears the environment.
+_TEST_MODEL = os.environ.get("EDGESPEC_TEST_MODEL")
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear EDGESPEC_* and point the XDG folders and HOME into a temporary folder."""
+    for name in list(os.environ):
+        if name.startswith("EDGESPEC_") or name in {"HF_ENDPOINT", "HF_TOKEN", "NO_COLOR", "FORCE_COLOR"}:
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for kind in ("CONFIG", "CACHE", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse every connection but those to this machine."""
+    real = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and not str(address[0]).startswith(_LOOPBACK):
+            raise AssertionError(f"a test tried to reach {address}")
+        real(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The file of the default model; tests that use it carry the marker `model`."""
+    if _TEST_MODEL is None:
+        reason = "EDGESPEC_TEST_MODEL is not set; ./scripts/test fetches the model and sets it"
+        if os.environ.get("CI") == "true":
+            raise RuntimeError(reason)
+        pytest.skip(reason)
+    path = Path(_TEST_MODEL)
+    if not path.is_file():
+        raise RuntimeError(f"EDGESPEC_TEST_MODEL={path} is not a file")
+    return path

@@ -3,11 +3,11 @@
 # shellcheck shell=bash
 
 # Goes before the user's CMAKE_ARGS when llama.cpp is compiled: the multimodal library is not used.
-EDGESPEC_CMAKE_ARGS="-DLLAVA_BUILD=OFF"
+cmake_args="-DLLAVA_BUILD=OFF"
 # Read by CMake when llama-cpp-python's project starts. It forces the "common" library on, a third of the work, which
 # nothing here uses; a plain variable goes before a forced cache entry (CMake policies CMP0077 and CMP0126).
-EDGESPEC_CMAKE_CODE="set(LLAMA_BUILD_COMMON OFF)"
-EDGESPEC_PYTHONS="python3.13 python3.12 python3.11 python3 python"
+cmake_code="set(LLAMA_BUILD_COMMON OFF)"
+python_names="python3.13 python3.12 python3.11 python3 python"
 
 say() { printf 'edgespec: %s\n' "$*" >&2; }
 
@@ -39,7 +39,7 @@ find_python() {
     command -v -- "$EDGESPEC_PYTHON"
     return
   fi
-  for name in $EDGESPEC_PYTHONS; do
+  for name in $python_names; do
     if command -v "$name" >/dev/null && "$name" -c "$test" >/dev/null 2>&1; then
       command -v "$name"
       return
@@ -143,15 +143,15 @@ has_compiler() {
 
 # Compiles llama-cpp-python once for this machine into the user's cache and sets $wheel to the file.
 build_wheel() {
-  local args="$EDGESPEC_CMAKE_ARGS${CMAKE_ARGS:+ $CMAKE_ARGS}" folder began=$SECONDS
+  local args="$cmake_args${CMAKE_ARGS:+ $CMAKE_ARGS}" folder began=$SECONDS
   requirement=$(sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
-  folder=${XDG_CACHE_HOME:-${HOME:-$work}/.cache}/edgespec/wheels/$(wheel_key "$venv/bin/python" "$args $EDGESPEC_CMAKE_CODE") ||
+  folder=${XDG_CACHE_HOME:-${HOME:-$work}/.cache}/edgespec/wheels/$(wheel_key "$venv/bin/python" "$args $cmake_code") ||
     die "cannot name a wheel folder"
   wheel=$(wheel_in "$venv/bin/python" "$folder")
   if [ -n "$wheel" ]; then return; fi
   has_compiler || die "llama.cpp is compiled here, and no C++ compiler works: install one (Debian: apt install build-essential; Termux: pkg install clang cmake ninja; macOS: xcode-select --install)."
   say "compiling llama.cpp for this processor, once: 4 to 8 minutes on a laptop, longer on a small board."
-  echo "$EDGESPEC_CMAKE_CODE" >"$work/edgespec.cmake"
+  echo "$cmake_code" >"$work/edgespec.cmake"
   CMAKE_ARGS="$args '-DCMAKE_PROJECT_llama_cpp_INCLUDE=$work/edgespec.cmake'" \
     CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(build_jobs)} \
     with_progress "compiling llama.cpp" "$venv/bin/python" -m pip wheel --disable-pip-version-check \

@@ -1,0 +1,364 @@
+"""The target: a GGUF model behind the contract of `interfaces.Target` and `interfaces.Tokenizer`.
+
+Knows llama.cpp's cache and batches. Knows nothing of drafters, sampling, or conversations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelError
+from edgespec.interfaces import Capabilities, Plan, Row, Rows
+from edgespec.target import lib, memory
+from edgespec.target.batch import Batch
+from edgespec.target.opening import Handles
+from edgespec.target.options import TargetOptions
+from edgespec.target.vocab import Vocab
+
+_NO_SLOT = 1
+_ABORTED = 2
+
+
+def load(path: str | os.PathLike[str], options: TargetOptions) -> LlamaTarget:
+    """Load a GGUF model and make it ready to evaluate.
+
+    Raises:
+        ModelFormatError: llama.cpp cannot run this file.
+        ModelMemoryError: it does not fit the memory.
+        DeviceError: llama.cpp's library does not load.
+    """
+    return LlamaTarget(Path(path), options)
+
+
+class LlamaTarget:
+    """One model, one context, `n_seq_max` sequences in one unified cache.
+
+    Usable from several threads, which take turns; `abort` alone does not wait. A context manager.
+    """
+
+    def __init__(self, path: Path, options: TargetOptions) -> None:
+        options = replace(options, n_rows_max=max(options.n_rows_max, options.n_seq_max))
+        self._handles = Handles(path, options)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self.options = options
+        self.notes: list[str] = list(self._handles.notes)
+        try:
+            self._set_up(path)
+        except BaseException:
+            self._handles.free()
+            raise
+
+    def _set_up(self, path: Path) -> None:
+        native = lib.native()
+        handles, options = self._handles, self.options
+        self._ctx = handles.ctx
+        self._abort = handles.abort
+        self._vocab = Vocab(handles.model)
+        self._bind()
+        self.n_vocab = self._vocab.n_tokens
+        self.n_ctx = min(options.n_ctx, int(native.llama_n_ctx(self._ctx)))
+        self.n_batch = min(options.n_batch, int(native.llama_n_batch(self._ctx)))
+        self.n_rows_max = options.n_rows_max
+        self.n_ctx_train = int(native.llama_model_n_ctx_train(handles.model))
+        self.eog = self._vocab.eog
+        self.name = self.metadata("general.name") or path.stem
+        self.architecture = self.metadata("general.architecture") or "unknown"
+        self._batch = Batch(self.n_batch, self.n_vocab)
+        self._no_rows: Rows = np.empty((0, self.n_vocab), np.float32)
+        self._logits_address = 0
+        self._logits: Rows = self._no_rows
+        self._n_cached = [0] * options.n_seq_max
+        self._draft_start = [0] * options.n_seq_max
+        self._last_start = [0] * options.n_seq_max
+        self._stamp = [0] * options.n_seq_max
+        self._n_evals = 0
+        self._lost: set[int] = set()
+        self.capabilities = self._probe()
+
+    def _bind(self) -> None:
+        native = lib.native()
+        self._memory = ctypes.c_void_p(native.llama_get_memory(self._ctx))
+        self._ctx_pointer = ctypes.c_void_p(self._ctx)
+        self._decode = lib.symbol("llama_decode", ctypes.c_int32, (ctypes.c_void_p, native.llama_batch))
+        self._row_at = lib.symbol("llama_get_logits_ith", ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int32))
+        self._remove = lib.symbol(
+            "llama_memory_seq_rm", ctypes.c_bool, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+        )
+
+    def _probe(self) -> Capabilities:
+        self._rules = memory.probe(self._ctx, self._handles.model, self._decode_plainly, swa_full=self.options.swa_full)
+        found = self._rules.capabilities(self.options.n_seq_max)
+        if found.max_rollback == 0 or not self.options.self_check:
+            return found
+        if memory.removes_what_it_says(self._ctx, self._decode_plainly, self.n_vocab):
+            return found
+        self.notes.append("the cache did not give back tokens as asked: drafting and prefix reuse are off")
+        self._rules = replace(self._rules, kind="recurrent", n_rs_seq=0)
+        return replace(found, sessions_per_batch=1, max_rollback=0, rewind=False, off_reason="rollback check failed")
+
+    def _decode_plainly(self, tokens: list[int], n_past: int) -> Row:
+        """One pass over sequence 0 outside the bookkeeping; a copy of the last row."""
+        first = self._batch.fill([Plan(0, n_past, tokens)], [n_past], self.n_ctx + 8, self.n_rows_max)
+        code = self._decode(self._ctx_pointer, self._batch.struct)
+        if code != 0:
+            raise ModelError(f"{self.name}: llama.cpp cannot run a first pass (code {code}): choose another model")
+        row: Row = self._view(first[0], first[0], 1)[0].copy()
+        return row
+
+    # --- Target ---
+
+    def eval(self, plans: Sequence[Plan]) -> list[Rows]:
+        """Run one batch; per plan `(plan.n_rows, n_vocab)` float32 rows, views valid until the next `eval`.
+
+        Raises:
+            EvalCancelled: the abort flag was raised; nothing of this batch stays in the cache.
+            ContextFullError: the batch does not fit the cache, which is unchanged.
+            EvalError: the batch was refused; nothing of it stays in the cache. On memory without rollback a pass that
+                failed half-way costs the sequence: it must then be cleared.
+            ModelError: the target is closed, or this process was forked after loading.
+        """
+        self._check_alive()
+        with self._lock:
+            self._check_alive()
+            if len(plans) > self.capabilities.sessions_per_batch or self._lost:
+                self._check_plans(plans)
+            first_rows = self._batch.fill(plans, self._n_cached, self.n_ctx, self.n_rows_max)
+            if self._rules.n_rs_seq or self._rules.kind == "recurrent":
+                self._check_rollback(plans)
+            if self._abort:
+                raise EvalCancelled("the pass was cancelled before it began")
+            code = self._decode(self._ctx_pointer, self._batch.struct)
+            if code != 0:
+                raise self._undo(code, plans)
+            self._book(plans)
+            return self._rows(plans, first_rows)
+
+    def _check_plans(self, plans: Sequence[Plan]) -> None:
+        limit = self.capabilities.sessions_per_batch
+        if len(plans) > limit:
+            raise EvalError(f"{len(plans)} sequences in one batch, this model's memory takes {limit}: send them singly")
+        for plan in plans:
+            if plan.seq_id in self._lost:
+                raise EvalError(f"sequence {plan.seq_id} was lost in a pass that failed: clear it and send it again")
+
+    def _check_rollback(self, plans: Sequence[Plan]) -> None:
+        limit = self.capabilities.max_rollback
+        for plan in plans:
+            if limit is not None and len(plan.draft.tokens) > limit:
+                raise EvalError(f"a draft of {len(plan.draft.tokens)} tokens, {limit} can be taken back: draft less")
+
+    def _book(self, plans: Sequence[Plan]) -> None:
+        self._n_evals += 1
+        for plan in plans:
+            seq_id = plan.seq_id
+            middle = plan.n_past + len(plan.pending)
+            self._last_start[seq_id] = plan.n_past
+            self._draft_start[seq_id] = middle
+            self._n_cached[seq_id] = middle + len(plan.draft.tokens)
+            self._stamp[seq_id] = self._n_evals
+
+    def _undo(self, code: int, plans: Sequence[Plan]) -> EvalError | ContextFullError:
+        """Take what a failed pass left out of the cache; the error to raise."""
+        if code == _NO_SLOT:
+            return ContextFullError(f"no room in the context of {self.n_ctx}: shorten the prompt or raise n_ctx")
+        self._n_evals += 1
+        for plan in plans:
+            seq_id = plan.seq_id
+            keep = plan.n_past if plan.n_past > 0 else -1
+            whole = self._rules.kind in ("dense", "sliding") or keep < 0
+            if not whole or not self._remove(self._memory, seq_id, keep, -1):
+                self._remove(self._memory, seq_id, -1, -1)
+                self._n_cached[seq_id] = 0
+                self._lost.add(seq_id)
+        if code == _ABORTED:
+            return EvalCancelled("the pass was cancelled")
+        return EvalError(f"llama.cpp refused a batch (code {code}): try a smaller context or batch")
+
+    def _rows(self, plans: Sequence[Plan], first_rows: Sequence[int]) -> list[Rows]:
+        if len(plans) == 1:
+            plan = plans[0]
+            if not plan.rows:
+                return [self._no_rows]
+            n_rows = 1 + len(plan.draft.tokens)
+            return [self._view(first_rows[0], first_rows[0] + n_rows - 1, n_rows)]
+        wanted = [(first, plan.n_rows) for first, plan in zip(first_rows, plans, strict=True) if plan.rows]
+        if not wanted:
+            return [self._no_rows] * len(plans)
+        total = sum(n_rows for _, n_rows in wanted)
+        view = self._view(wanted[0][0], wanted[-1][0] + wanted[-1][1] - 1, total)
+        rows, begin = [], 0
+        for plan in plans:
+            rows.append(view[begin : begin + plan.n_rows])
+            begin += plan.n_rows
+        return rows
+
+    def _view(self, first: int, last: int, n_rows: int) -> Rows:
+        """Rows of the outputs from batch index `first` to `last`: a view on llama.cpp's own buffer."""
+        address = self._row_at(self._ctx_pointer, first)
+        stride = 4 * self.n_vocab
+        if address is None or (n_rows > 1 and self._row_at(self._ctx_pointer, last) != address + (n_rows - 1) * stride):
+            raise EvalError("llama.cpp returned no contiguous logits: please report this model")
+        if address != self._logits_address:
+            buffer = (ctypes.c_float * (self.n_rows_max * self.n_vocab)).from_address(address)
+            self._logits = np.frombuffer(memoryview(buffer), np.float32).reshape(self.n_rows_max, self.n_vocab)
+            self._logits_address = address
+        return self._logits[:n_rows]
+
+    def retain(self, seq_id: int, n_keep: int, path: Sequence[int] = ()) -> bool:
+        """Keep the first `n_keep` cached tokens and the first `len(path)` tokens of the last draft, a chain.
+
+        Returns False where the memory cannot drop the rest; the sequence must then be cleared.
+
+        Raises:
+            EvalError: more is to be kept than is cached, or `path` is not a chain from the draft's root.
+        """
+        self._check_alive()
+        with self._lock:
+            self._check_alive()
+            self._check_seq(seq_id)
+            n_cached = self._n_cached[seq_id]
+            keep = n_keep + len(path)
+            if seq_id in self._lost:
+                return False
+            if path and (n_keep != self._draft_start[seq_id] or tuple(path) != tuple(range(len(path)))):
+                raise EvalError("the path is not a chain from the root of the last draft")
+            if not 0 <= keep <= n_cached:
+                raise EvalError(f"sequence {seq_id} holds {n_cached} tokens, {keep} were to be kept")
+            if keep == n_cached:
+                return True
+            if keep > 0 and not self._may_drop(seq_id, keep):
+                return False
+            if not self._remove(self._memory, seq_id, keep if keep > 0 else -1, -1):
+                return False
+            self._n_cached[seq_id] = keep
+            self._stamp[seq_id] = -1
+            return True
+
+    def _may_drop(self, seq_id: int, keep: int) -> bool:
+        if self._rules.kind == "dense":
+            return True
+        return self._rules.allows(
+            n_cached=self._n_cached[seq_id],
+            keep=keep,
+            last_start=self._last_start[seq_id],
+            fresh=self._stamp[seq_id] == self._n_evals,
+            pos_min=int(lib.native().llama_memory_seq_pos_min(self._memory, seq_id)),
+        )
+
+    def clear(self, seq_id: int) -> None:
+        """Empty one sequence's cache."""
+        self._check_alive()
+        with self._lock:
+            self._check_alive()
+            self._check_seq(seq_id)
+            self._remove(self._memory, seq_id, -1, -1)
+            self._n_cached[seq_id] = 0
+            self._stamp[seq_id] = -1
+            self._lost.discard(seq_id)
+
+    def abort(self) -> None:
+        """Make the running (or the next) `eval` raise EvalCancelled, until `resume`. From any thread or handler."""
+        self._abort.up()
+
+    def resume(self) -> None:
+        """Lower the abort flag."""
+        self._abort.down()
+
+    # --- Tokenizer ---
+
+    def encode(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
+        """Token ids of `text`; see `Vocab.encode`."""
+        self._check_alive()
+        return self._vocab.encode(text, special=special, bos=bos)
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of one token as shown to a reader; control tokens give b''."""
+        self._check_alive()
+        return self._vocab.piece(token)
+
+    # --- what the model is, and how it runs ---
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the GGUF's metadata as text; None where it is absent or an array."""
+        self._check_alive()
+        return self._vocab.metadata(key)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of a pass of one token."""
+        self._check_alive()
+        return int(lib.native().llama_n_threads(self._ctx))
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Threads of a wider pass."""
+        self._check_alive()
+        return int(lib.native().llama_n_threads_batch(self._ctx))
+
+    def set_threads(self, n: int, n_batch: int | None = None) -> None:
+        """Change the team from the next pass on: `n` threads for one token, `n_batch` (default `n`) for more.
+
+        Raises:
+            ModelError: fewer than one thread was asked for.
+        """
+        self._check_alive()
+        wide = n if n_batch is None else n_batch
+        if n < 1 or wide < 1:
+            raise ModelError(f"{n} and {wide} threads were asked for: at least one each is needed")
+        with self._lock:
+            self._check_alive()
+            lib.native().llama_set_n_threads(self._ctx, n, wide)
+
+    def n_cached(self, seq_id: int) -> int:
+        """Tokens of a sequence in the cache."""
+        self._check_seq(seq_id)
+        return self._n_cached[seq_id]
+
+    @property
+    def context_pointer(self) -> int:
+        """The `llama_context *` for code that attaches thread pools. Valid until `close`."""
+        self._check_alive()
+        return self._ctx
+
+    @property
+    def vocab(self) -> Vocab:
+        """The tokenizer with what templates need: start and end tokens and how they are written."""
+        self._check_alive()
+        return self._vocab
+
+    def close(self) -> None:
+        """Free model and context, after the pass in progress; rows given out become invalid. May be called twice."""
+        if os.getpid() != self._pid:
+            return
+        self._abort.up()
+        with self._lock:
+            self._logits = self._no_rows
+            self._handles.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_alive(self) -> None:
+        if os.getpid() != self._pid:
+            raise ModelError("the process was forked after the model was loaded: load the model in the child")
+        if not self._handles.alive:
+            raise ModelError("the model is closed: load it again")
+
+    def _check_seq(self, seq_id: int) -> None:
+        if not 0 <= seq_id < len(self._n_cached):
+            raise EvalError(f"sequence {seq_id} of {len(self._n_cached)}: open the target with a larger n_seq_max")

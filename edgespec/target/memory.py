@@ -1,0 +1,97 @@
+"""What a loaded context's memory allows: how tokens leave the cache, by kind of memory.
+
+Probes instead of trusting a list of architectures. Knows nothing of files and estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from edgespec.interfaces import Capabilities, Row
+from edgespec.target import lib
+
+MemoryKind = Literal["dense", "sliding", "snapshots", "recurrent"]
+"""dense: any tail can go. sliding: windows forget, only a short tail can go. snapshots: recurrent, with a bounded
+number of states to go back to. recurrent: all or nothing."""
+
+NO_ROLLBACK = "no partial rollback"
+_SAME = 0.05  # share of the difference between two real rows above which rolled-back logits count as wrong
+
+Decode = Callable[[list[int], int], Row]
+"""Decodes tokens of sequence 0 from a position on; gives a copy of the last token's row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The rules of one context."""
+
+    kind: MemoryKind
+    n_rs_seq: int
+    """Snapshots llama.cpp granted, which may be fewer than were asked for."""
+    n_swa: int
+    """Width of the sliding window; 0 where there is none or all of it is kept."""
+
+    def allows(self, *, n_cached: int, keep: int, last_start: int, fresh: bool, pos_min: int) -> bool:
+        """Whether the tokens from `keep` on, 0 < keep < n_cached, can leave the cache without harm.
+
+        `last_start` is where the sequence's last batch began; `fresh` says that nothing was evaluated or removed since;
+        `pos_min` is the oldest position the cache still holds.
+        """
+        if self.kind == "dense":
+            return True
+        if self.kind == "sliding":
+            # Cells of the last batch replaced only such tokens as no later position can see.
+            return (fresh and keep >= last_start) or pos_min <= max(0, keep - self.n_swa)
+        if self.kind == "snapshots":
+            # A batch of n tokens writes n - 1 usable snapshots; older slots are stale but accepted without an error.
+            return fresh and n_cached - keep <= min(self.n_rs_seq, n_cached - last_start - 1)
+        return False
+
+    def capabilities(self, n_seq_max: int) -> Capabilities:
+        """The same rules in the round's terms."""
+        if self.kind == "snapshots":
+            return Capabilities(sessions_per_batch=1, max_rollback=self.n_rs_seq, rewind=False)
+        if self.kind == "recurrent":
+            return Capabilities(sessions_per_batch=1, max_rollback=0, rewind=False, off_reason=NO_ROLLBACK)
+        return Capabilities(sessions_per_batch=n_seq_max)
+
+
+def probe(ctx: int, model: int, decode: Decode, *, swa_full: bool) -> Memory:
+    """Find out what kind of memory a context has, by asking it to give back a token. Leaves the cache empty."""
+    native = lib.native()
+    memory: Any = native.llama_get_memory(ctx)
+    n_rs_seq = int(native.llama_n_rs_seq(ctx))
+    n_swa = 0 if swa_full else max(0, int(native.llama_model_n_swa(model)))
+    if n_rs_seq > 0:
+        return Memory("snapshots", n_rs_seq, n_swa)
+    decode([0, 0], 0)
+    partial = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
+    native.llama_memory_seq_rm(memory, 0, -1, -1)
+    recurrent = native.llama_model_is_recurrent(model) or native.llama_model_is_hybrid(model)
+    if recurrent or not partial:
+        return Memory("recurrent", 0, n_swa)
+    return Memory("sliding" if n_swa else "dense", 0, n_swa)
+
+
+def removes_what_it_says(ctx: int, decode: Decode, n_vocab: int) -> bool:
+    """Whether logits after decode, removal, decode equal those of a straight pass. Leaves the cache empty.
+
+    Four tokens in three passes. The yardstick is the difference between two rows of different texts: rounding is a
+    small part of it, a token that was not removed is not.
+    """
+    native = lib.native()
+    memory: Any = native.llama_get_memory(ctx)
+    a, b, c = n_vocab // 3, n_vocab // 2, n_vocab - n_vocab // 5
+    c = min(c, n_vocab - 1)
+    other = decode([a, c], 0)
+    removed = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
+    rolled = decode([b], 1) if removed else other
+    native.llama_memory_seq_rm(memory, 0, -1, -1)
+    straight = decode([a, b], 0)
+    native.llama_memory_seq_rm(memory, 0, -1, -1)
+    yardstick = float(np.abs(other - straight).max())
+    return removed and float(np.abs(rolled - straight).max()) <= max(_SAME * yardstick, 1e-4)

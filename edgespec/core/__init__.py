@@ -1,1 +1,1 @@
-"""The decoding loop and everything it decides with; numpy only, no clock, no files."""
+"""The pure heart: rounds, verification, sampling, control. numpy only; no clock, files or OS of its own."""

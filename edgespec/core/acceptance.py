@@ -1,0 +1,85 @@
+"""What each drafter's proposals were worth, by drafter and strength class, from verified and shadow-scored tokens.
+
+Every proposal is compared with the text that was committed anyway, whether it was verified or not: that costs
+microseconds and keeps the estimate alive while drafting is off. Two memories are kept: a long one that outlives the
+session (a prior by temperature band), and a short one for this text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edgespec.interfaces import Draft
+
+Key = tuple[str, int]
+"""(drafter, strength)."""
+
+_LONG_DECAY = 0.998
+_SHORT_DECAY = 0.95
+_CLAIM_WEIGHT = 2.0
+"""Observations that a drafter's own confidence counts for."""
+_PRIOR_WEIGHT = 6.0
+"""Observations of this text that the long memory counts for."""
+_BANDS = (0.05, 0.5, 1.0)
+"""Upper temperatures of the bands that have a prior of their own; acceptance at 0.7 is half of greedy's."""
+
+
+def band(temperature: float) -> int:
+    """The temperature band, 0 (greedy) to 3."""
+    return sum(temperature > upper for upper in _BANDS)
+
+
+class Prior:
+    """The long memory: decayed (hits, tries) by temperature band and key. Shared by all sessions of an engine."""
+
+    def __init__(self, table: Mapping[tuple[int, str, int], tuple[float, float]] | None = None) -> None:
+        """`table` is a saved memory: (band, drafter, strength) to (hits, tries)."""
+        self.table: dict[tuple[int, str, int], tuple[float, float]] = dict(table or {})
+
+    def rate(self, at: int, key: Key, claim: float) -> float:
+        """Probability that a token of this class is right; the drafter's own claim while nothing is known."""
+        hits, tries = self.table.get((at, *key), (0.0, 0.0))
+        return (claim * _CLAIM_WEIGHT + hits) / (_CLAIM_WEIGHT + tries)
+
+    def learn(self, at: int, key: Key, hit: bool) -> None:
+        """Record one guess."""
+        hits, tries = self.table.get((at, *key), (0.0, 0.0))
+        self.table[(at, *key)] = (hits * _LONG_DECAY + hit, tries * _LONG_DECAY + 1.0)
+
+
+class Acceptance:
+    """The estimate for one session: the long memory's prior, bent by what this text did lately."""
+
+    def __init__(self, prior: Prior, temperature: float) -> None:
+        """`temperature` picks the prior's band."""
+        self._prior = prior
+        self._band = band(temperature)
+        self._recent: dict[Key, tuple[float, float]] = {}
+
+    def rate(self, drafter: str, strength: int, claim: float) -> float:
+        """Probability in 0..1 that a token of this class is right, given that the tokens before it are."""
+        key = (drafter, strength)
+        hits, tries = self._recent.get(key, (0.0, 0.0))
+        prior = self._prior.rate(self._band, key, claim)
+        return (prior * _PRIOR_WEIGHT + hits) / (_PRIOR_WEIGHT + tries)
+
+    def score(self, drafter: str, proposal: Draft, committed: tuple[int, ...]) -> None:
+        """Hold a proposal, verified or not, against the tokens that became the text.
+
+        The chain of first children is scored to its first miss; what lies beyond was never reached and says nothing.
+        """
+        node = -1
+        index = 0
+        for token in committed:
+            while index < len(proposal.tokens) and proposal.parents[index] != node:
+                index += 1
+            if index == len(proposal.tokens):
+                return
+            hit = proposal.tokens[index] == token
+            key = (drafter, proposal.strength[index])
+            hits, tries = self._recent.get(key, (0.0, 0.0))
+            self._recent[key] = (hits * _SHORT_DECAY + hit, tries * _SHORT_DECAY + 1.0)
+            self._prior.learn(self._band, key, hit)
+            if not hit:
+                return
+            node = index

@@ -1,0 +1,115 @@
+"""How many of the proposed tokens are worth verifying, zero included, and what drafting has cost so far.
+
+The objective is tokens per second: expected tokens over the expected time of the pass. A ledger in units of plain
+decode steps bounds what a wrong guess may cost, whatever a drafter does. Pure: times are handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgespec.core.acceptance import Acceptance
+from edgespec.core.cost import CostModel
+from edgespec.interfaces import NO_DRAFT, ROOT, Draft
+
+_MARGIN = 1.02
+"""A draft must promise this much more than plain decoding; less is within the error of the estimates."""
+_CERTAIN = 0.9
+"""The pessimistic outcome: as many accepted tokens as come with this probability."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Net gain in plain decode steps: what rounds cost against what their tokens would have cost undrafted."""
+
+    balance: float = 0.4
+    """The opening credit."""
+    cap: float = 3.0
+    """So that an early win cannot fund a long loss."""
+    steps: float = 0.0
+    """Plain steps spent so far."""
+    gained: float = 0.0
+    """Sum of all gains and losses, uncapped."""
+
+    allowance: float = 0.01
+    """Share of all steps that may be lost for good."""
+
+    def book(self, cost: float, n_tokens: int) -> None:
+        """A round cost `cost` plain steps and made `n_tokens`."""
+        self.steps += cost
+        self.gained += n_tokens - cost
+        self.balance = min(self.cap, self.balance + n_tokens - cost)
+
+    def affords(self, loss: float) -> bool:
+        """Whether a round may end `loss` steps behind plain decoding."""
+        return self.balance - loss >= -self.allowance * self.steps
+
+
+class Controller:
+    """Chooses the draft length of one session, round by round."""
+
+    def __init__(self, cost: CostModel, acceptance: Acceptance, ledger: Ledger | None = None) -> None:
+        """`cost` is shared by all sessions on a target, `acceptance` and `ledger` belong to this one."""
+        self.cost = cost
+        self.acceptance = acceptance
+        self.ledger = Ledger() if ledger is None else ledger
+        self._since_plain = 0
+
+    def trim(self, drafter: str, proposal: Draft, n_ctx: int, n_other_rows: int = 0, draft_s: float = 0.0) -> Draft:
+        """The part of a proposal to verify: the prefix that promises the most tokens per second, or nothing.
+
+        Args:
+            drafter: whose experience applies.
+            proposal: a tree; only its first chain is considered.
+            n_ctx: cached tokens of this session.
+            n_other_rows: rows that other sessions put into the same pass.
+            draft_s: seconds the drafter needs for such a draft, 0 where hidden.
+        """
+        if not proposal.tokens or self._since_plain >= 64:
+            return NO_DRAFT
+        plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
+        best, best_rate = 0, _MARGIN
+        reach, expected, certain = 1.0, 1.0, 0
+        for index, parent in enumerate(proposal.parents):
+            if parent != index - 1:
+                break
+            rate = self.acceptance.rate(drafter, proposal.strength[index], proposal.confidence[index])
+            reach *= rate
+            expected += reach
+            certain += reach >= _CERTAIN
+            steps = (self.cost.seconds(2 + index + n_other_rows, n_ctx) + draft_s) / plain_s
+            if expected / steps > best_rate:
+                loss = steps - 1.0 - certain
+                if self.ledger.affords(loss):
+                    best, best_rate = index + 1, expected / steps
+            if reach < 0.05:
+                break
+        return cut(proposal, best)
+
+    def book(
+        self, width: int, n_ctx: int, n_tokens: int, verify_s: float, draft_s: float, n_other_rows: int = 0
+    ) -> float:
+        """Account for a round of `width` rows that made `n_tokens`; return seconds gained over plain decoding.
+
+        `verify_s` is the whole pass, also that of other sessions; a pass at width 1 is plain decoding by definition.
+        """
+        plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
+        steps = draft_s / plain_s + (1.0 if width == 1 else verify_s / plain_s)
+        self.ledger.book(steps, n_tokens)
+        self._since_plain = 0 if width == 1 else self._since_plain + 1
+        return (n_tokens - steps) * plain_s
+
+
+def cut(draft: Draft, n: int) -> Draft:
+    """The first `n` nodes of a draft."""
+    if n >= len(draft.tokens):
+        return draft
+    return Draft(draft.tokens[:n], draft.parents[:n], draft.strength[:n], draft.confidence[:n]) if n else NO_DRAFT
+
+
+def chain(draft: Draft) -> Draft:
+    """The leading chain of a tree: nodes that each follow the one before."""
+    for index, parent in enumerate(draft.parents):
+        if parent != (index - 1 if index else ROOT):
+            return cut(draft, index)
+    return draft

@@ -1,0 +1,67 @@
+"""A drafter at arm's length: what it returns is checked, what it raises is contained, and why it is off is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.core.controller import cut
+from edgespec.interfaces import NO_DRAFT, Draft, Drafter
+
+_MAX_FAULTS = 3
+"""Faulty proposals (ids outside the vocabulary, malformed trees) before a drafter is cut off."""
+
+
+class Drafting:
+    """One drafter serving one session. It may fail in any way; the text goes on without it."""
+
+    def __init__(self, drafter: Drafter, n_vocab: int) -> None:
+        """`n_vocab` bounds the ids that are believed."""
+        self.drafter = drafter
+        self.name = drafter.name
+        self.off_reason: str | None = None
+        self.notes: list[str] = []
+        self._n_vocab = n_vocab
+        self._n_faults = 0
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        """At most `limit` valid tokens, whatever the drafter returned; nothing once it was cut off."""
+        if self.off_reason is not None or limit <= 0:
+            return NO_DRAFT
+        try:
+            draft = self.drafter.propose(context, limit)
+            valid = _valid_length(draft, self._n_vocab)
+        except Exception as error:  # noqa: BLE001 - a foreign drafter may raise anything; it is reported, not hidden
+            self.stop(f"{self.name} raised {type(error).__name__}: {error}".splitlines()[0])
+            return NO_DRAFT
+        if valid < len(draft.tokens):
+            self._n_faults += 1
+            if self._n_faults >= _MAX_FAULTS:
+                self.stop(f"{self.name} proposed invalid tokens {self._n_faults} times")
+        return cut(draft, min(valid, limit))
+
+    def stop(self, reason: str) -> None:
+        """Cut the drafter off for the rest of the session."""
+        self.off_reason = reason
+
+    def close(self) -> None:
+        """Close the drafter; a failure to close is noted, for it changes nothing about the text."""
+        try:
+            self.drafter.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.notes.append(f"{self.name} failed to close: {type(error).__name__}: {error}")
+
+
+def _valid_length(draft: Draft, n_vocab: int) -> int:
+    """How many leading nodes are well formed: ids of the vocabulary, parents that come before.
+
+    Raises:
+        TypeError, ValueError: the draft is not a Draft, or its parts differ in length.
+    """
+    if not isinstance(draft, Draft):
+        raise TypeError(f"returned {type(draft).__name__} instead of a Draft")
+    for index, (token, parent, strength, confidence) in enumerate(
+        zip(draft.tokens, draft.parents, draft.strength, draft.confidence, strict=True)
+    ):
+        if not (0 <= token < n_vocab and -1 <= parent < index and 0 <= strength < 64 and 0.0 <= confidence <= 1.0):
+            return index
+    return len(draft.tokens)

@@ -1,0 +1,218 @@
+"""One answer in the making: what a session still wants, what it drafts, and what it has said.
+
+Does not talk to the target; the round does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edgespec.core.controller import Controller, chain, cut
+from edgespec.core.drafting import Drafting
+from edgespec.core.sampling import Sampler
+from edgespec.core.session import Session
+from edgespec.core.stats import Stats
+from edgespec.core.stream import TextStream
+from edgespec.core.verify import verify
+from edgespec.interfaces import (
+    NO_DRAFT,
+    Chunk,
+    Draft,
+    FinishReason,
+    Limits,
+    Plan,
+    Result,
+    Rows,
+    Sampling,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a round's pass began and ended (seconds), and the rows the other sessions had in it."""
+
+    began_s: float
+    ended_s: float
+    n_other_rows: int
+
+    @property
+    def verify_s(self) -> float:
+        """Seconds of the pass."""
+        return self.ended_s - self.began_s
+
+
+class Generation:
+    """The state of one answer. `finish_reason` is None while it goes on."""
+
+    def __init__(
+        self,
+        session: Session,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        limits: Limits,
+        piece: Callable[[int], bytes],
+        clock: Callable[[], float],
+        drafting: Drafting | None = None,
+        controller: Controller | None = None,
+    ) -> None:
+        """Without `drafting` the answer is decoded plainly; without `controller` drafts are taken as they come.
+
+        Raises:
+            ContextFullError: the prompt does not fit.
+        """
+        self.stats = Stats(started_s=clock())
+        self.n_cached = session.load(prompt)
+        self.session = session
+        self.limits = limits
+        self.tokens: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.drafting = drafting
+        self.controller = controller
+        self._off_reason = "drafting was not asked for" if drafting is None else None
+        if session.target.capabilities.max_rollback == 0 and drafting is not None:
+            self._off_reason = session.target.capabilities.off_reason or "no partial rollback"
+            self.drafting = None
+        self._n_prompt = len(prompt)
+        self._clock = clock
+        self._sampler = Sampler(sampling, prompt)
+        self._stream = TextStream(piece, limits.stop)
+        self._text: list[str] = []
+        self._proposal = NO_DRAFT
+        self._draft_s = 0.0
+        self._eog = frozenset() if limits.ignore_eog else session.target.eog
+        if limits.max_tokens is not None and limits.max_tokens <= 0:
+            self._finish("length")
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether the next pass is over the prompt (or over a text whose cache was lost)."""
+        return not self.tokens or self.session.n_pending > 1
+
+    def plan(self, n_chunk: int, n_draft_max: int, n_other_rows: int) -> Plan:
+        """What to put into the next batch: a chunk of the prompt, or the pending token and a draft.
+
+        Args:
+            n_chunk: most tokens of the prompt at a time.
+            n_draft_max: most drafted tokens the batch has room for.
+            n_other_rows: rows of the other sessions in the batch.
+        """
+        self._proposal, self._draft_s = NO_DRAFT, 0.0
+        if self.prefilling:
+            return self.session.plan(n_chunk=n_chunk)
+        if self.drafting is None:
+            return self.session.plan()
+        began_s = self._clock()
+        draft = self._draft(self.drafting, min(self._room(), n_draft_max), n_other_rows)
+        self._draft_s = self._clock() - began_s
+        return self.session.plan(draft)
+
+    def absorb(self, plan: Plan, rows: Rows, timing: Timing) -> Chunk:
+        """Take in what the pass returned for `plan`; give what may be shown of it."""
+        prefilling = self.prefilling
+        if prefilling:
+            self.stats.prefill(timing.verify_s)
+        if not plan.rows:
+            self.session.commit(plan)
+            return Chunk("", (), 0)
+        n_max = (1 << 30) if self.limits.max_tokens is None else self.limits.max_tokens - len(self.tokens)
+        position = plan.n_past + len(plan.pending)
+        verdict = verify(rows, plan.draft, self._sampler, position, n_max, self._eog)
+        text, n = self._say(verdict.tokens)
+        tokens = verdict.tokens[:n]
+        self.session.commit(plan, tokens, verdict.path)
+        self.tokens.extend(tokens)
+        n_accepted = min(n, len(verdict.path))
+        if not prefilling:
+            self._account(plan, tokens, n_accepted, timing)
+        self._conclude()
+        self.stats.committed(n, self._clock())
+        return Chunk(text + self._flush(), tokens, n_accepted)
+
+    def cancel(self) -> str:
+        """End here, keeping what was said; return text that was held back."""
+        if self.finish_reason is None:
+            self._finish("cancelled")
+        return self._flush()
+
+    def result(self) -> Result:
+        """The finished answer. The report lacks what only the engine knows."""
+        off = self._off_reason or (self.drafting.off_reason if self.drafting else None)
+        used = self.drafting is not None and off is None
+        report = self.stats.report(
+            self.drafting.name if self.drafting and used else "none",
+            off,
+            tuple(self.drafting.notes) if self.drafting else (),
+        )
+        usage = Usage(self._n_prompt, len(self.tokens), self.n_cached)
+        return Result("".join(self._text), tuple(self.tokens), self.finish_reason or "cancelled", usage, report)
+
+    def _room(self) -> int:
+        """Most tokens a draft may have: the one place where context, limits and memory are minded."""
+        room = min(self.limits.max_draft, self.session.n_ctx - len(self.session.tokens))
+        if self.limits.max_tokens is not None:
+            room = min(room, self.limits.max_tokens - len(self.tokens) - 1)
+        rollback = self.session.target.capabilities.max_rollback
+        return room if rollback is None else min(room, rollback)
+
+    def _draft(self, drafting: Drafting, limit: int, n_other_rows: int) -> Draft:
+        if self.limits.fixed_draft is not None:
+            limit = min(limit, self.limits.fixed_draft)
+        proposal = drafting.propose(self.session.tokens, limit)
+        if not self.session.target.capabilities.tree:
+            proposal = chain(proposal)
+        for index, token in enumerate(proposal.tokens):
+            if token in self._eog:  # what follows the end is never wanted
+                proposal = cut(proposal, index + 1)
+                break
+        self._proposal = proposal
+        if self.controller is None or not proposal.tokens:
+            return proposal
+        return self.controller.trim(drafting.name, proposal, len(self.session.tokens), n_other_rows)
+
+    def _say(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """Text of `tokens` and how many of them count, the one that ends the answer included."""
+        text: list[str] = []
+        for n, token in enumerate(tokens, 1):
+            if token in self._eog:
+                self._finish("stop")
+            else:
+                text.append(self._stream.push(token))
+                if self._stream.stopped:
+                    self._finish("stop")
+            if self.finish_reason is not None:
+                self._text.extend(text)
+                return "".join(text), n
+        self._text.extend(text)
+        return "".join(text), len(tokens)
+
+    def _conclude(self) -> None:
+        if self.finish_reason is None and (
+            self.session.full or (self.limits.max_tokens is not None and len(self.tokens) >= self.limits.max_tokens)
+        ):
+            self._finish("length")
+        if self.drafting is not None and self.session.n_pending > 1:
+            self._off_reason = "no partial rollback: the model's memory refused to take back rejected tokens"
+            self.drafting = None
+
+    def _account(self, plan: Plan, tokens: Sequence[int], n_accepted: int, timing: Timing) -> None:
+        width = plan.n_rows
+        self.stats.decode_round(width, n_accepted, len(tokens), self._draft_s, timing.verify_s)
+        if self.controller is None or self.drafting is None:
+            return
+        self.controller.acceptance.score(self.drafting.name, self._proposal, tuple(tokens))
+        saved_s = self.controller.book(
+            width, plan.n_past, len(tokens), timing.verify_s, self._draft_s, timing.n_other_rows
+        )
+        self.stats.saved_s = (self.stats.saved_s or 0.0) + saved_s
+
+    def _finish(self, reason: FinishReason) -> None:
+        self.finish_reason = reason
+
+    def _flush(self) -> str:
+        if self.finish_reason is None:
+            return ""
+        rest = self._stream.finish()
+        self._text.append(rest)
+        return rest

@@ -1,0 +1,39 @@
+"""The loop: draft, one batch, verify, commit, over all sessions that are active."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgespec.core.cost import CostModel
+from edgespec.core.generation import Generation, Timing
+from edgespec.interfaces import Chunk, Target
+
+
+def play_round(
+    active: Sequence[Generation], target: Target, clock: Callable[[], float], cost: CostModel | None = None
+) -> list[Chunk]:
+    """Advance every active generation by one pass; return what each may show, in order.
+
+    All must be unfinished. Models whose memory takes one sequence a batch get one batch each.
+
+    Raises:
+        EvalError: the target refused a batch. Generations of earlier batches have advanced, the others have not.
+    """
+    chunks: list[Chunk] = []
+    n_together = max(1, min(target.capabilities.sessions_per_batch, target.n_rows_max))
+    for first in range(0, len(active), n_together):
+        group = active[first : first + n_together]
+        n_chunk = target.n_batch // len(group)
+        n_draft_max = min(n_chunk, target.n_rows_max // len(group)) - 1
+        plans = [generation.plan(n_chunk, n_draft_max, len(group) - 1) for generation in group]
+        decoding = not any(generation.prefilling for generation in group)
+        n_rows = sum(plan.n_rows for plan in plans)
+        began_s = clock()
+        rows = target.eval(plans)
+        ended_s = clock()
+        if cost is not None and decoding:
+            cost.observe(n_rows, sum(plan.n_past for plan in plans), ended_s - began_s)
+        for generation, plan, its_rows in zip(group, plans, rows, strict=True):
+            timing = Timing(began_s, ended_s, n_rows - plan.n_rows)
+            chunks.append(generation.absorb(plan, its_rows, timing))
+    return chunks

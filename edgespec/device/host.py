@@ -1,0 +1,190 @@
+"""What this process may use of the machine: memory, cores; and how warm its processor is. Unknown is None.
+
+Reads through Sysfs only, never raises, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from edgespec.device.sysfs import Sysfs, parse_cpulist
+
+_V2 = "/sys/fs/cgroup"
+_V1_UNLIMITED = 1 << 60
+"""cgroup v1 writes "no limit" as the largest multiple of the page size."""
+
+
+def free_memory(sysfs: Sysfs) -> int | None:
+    """Bytes this process can still take without swapping, within its control groups' limits."""
+    bounds = [bound for bound in (_available(sysfs), *_cgroup_free(sysfs)) if bound is not None]
+    return max(0, min(bounds)) if bounds else None
+
+
+def allowed_cpus(sysfs: Sysfs, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
+    """Cores this process may run on that are online, in order. `affinity` replaces the process's own mask."""
+    mask = set(_own_affinity() if affinity is None else affinity)
+    online = parse_cpulist(sysfs.read_text("/sys/devices/system/cpu/online"))
+    # An intersection that is empty means that one of the two is wrong; the mask comes from the kernel directly.
+    return tuple(sorted((mask & online if online else mask) or mask)) or (0,)
+
+
+def cpu_quota(sysfs: Sysfs) -> int | None:
+    """Whole cores' worth of time the control groups grant, at least 1; None: no limit."""
+    quotas = []
+    for folder in _folders(sysfs, "cpu"):
+        quota, period = _quota(sysfs, folder)
+        if quota is not None and period is not None and quota > 0 and period > 0:
+            quotas.append(quota / period)
+    # The floor: a team larger than its quota is stopped in the middle of a pass, all of it.
+    return max(1, math.floor(min(quotas))) if quotas else None
+
+
+def usable_cpus(sysfs: Sysfs, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
+    """The allowed cores, or where a quota grants fewer, that many of the most capable, in order."""
+    cpus = allowed_cpus(sysfs, affinity)
+    quota = cpu_quota(sysfs)
+    if quota is None or quota >= len(cpus):
+        return cpus
+
+    def capacity(cpu: int) -> int:
+        return sysfs.read_int(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity") or 0
+
+    return tuple(sorted(sorted(cpus, key=lambda cpu: (-capacity(cpu), cpu))[:quota]))
+
+
+def rss_bytes(sysfs: Sysfs) -> int | None:
+    """Resident memory of this process."""
+    return _kib(sysfs.read_text("/proc/self/status"), "VmRSS")
+
+
+def temperature_c(sysfs: Sysfs) -> tuple[float, str] | None:
+    """Temperature of the processor in °C and the name of its sensor; None where no plausible one is found.
+
+    A sensor is chosen by what it says it measures, not by being the hottest; of several of one kind the hottest counts.
+    """
+    readings = [*_zones(sysfs), *_hwmon(sysfs)]
+    for wanted in _SENSORS:
+        fitting = [(degrees, name) for degrees, name in readings if wanted.search(name)]
+        if fitting:
+            return max(fitting)
+    return None
+
+
+_NOT_CPU = re.compile(r"gpu|batt|bms|charg|usb|wifi|wlan|modem|mdm|nvme|ddr|pmic|skin|camera|pa[-_]|npu|video", re.I)
+_SENSORS = [
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"x86_pkg_temp|coretemp.*package|k10temp.*(tctl|tdie)|zenpower",
+        r"cpu",  # cpu-thermal, cpu_thermal, cpu-0-0-usr, mtktscpu, bigcpu
+        r"soc|^ap$|tsens|bcm2835|sunxi",
+        r"coretemp|k10temp|^big|^little|^mid|cluster|core",
+        r"acpitz",  # often a board sensor, on some laptops the only one
+    )
+]
+
+
+def _plausible(raw: int | None) -> float | None:
+    """°C of a raw reading; None where it cannot be one.
+
+    The unit is 1/1000 °C, but some drivers write whole degrees. Exactly 0 is what a dead sensor says, and
+    -274000 the kernel's own THERMAL_TEMP_INVALID.
+    """
+    if raw is None or raw == 0:
+        return None
+    degrees = float(raw) if abs(raw) < 200 else raw / 1000
+    return degrees if -30 <= degrees <= 130 and degrees != 0 else None
+
+
+def _zones(sysfs: Sysfs) -> Iterator[tuple[float, str]]:
+    for zone in sysfs.listdir("/sys/class/thermal"):
+        if not zone.startswith("thermal_zone"):
+            continue
+        kind = sysfs.read_text(f"/sys/class/thermal/{zone}/type", limit=256)
+        degrees = _plausible(sysfs.read_int(f"/sys/class/thermal/{zone}/temp"))
+        if kind and degrees is not None and not _NOT_CPU.search(kind):
+            yield degrees, kind
+
+
+def _hwmon(sysfs: Sysfs) -> Iterator[tuple[float, str]]:
+    for chip in sysfs.listdir("/sys/class/hwmon"):
+        folder = f"/sys/class/hwmon/{chip}"
+        kind = sysfs.read_text(f"{folder}/name", limit=256)
+        if not kind or _NOT_CPU.search(kind):
+            continue
+        for name in sysfs.listdir(folder):
+            if not re.fullmatch(r"temp[0-9]+_input", name):
+                continue
+            degrees = _plausible(sysfs.read_int(f"{folder}/{name}"))
+            label = sysfs.read_text(f"{folder}/{name.removesuffix('_input')}_label", limit=256)
+            if degrees is not None:
+                yield degrees, f"{kind} {label}" if label else kind
+
+
+def _own_affinity() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except (AttributeError, OSError):  # not Linux, or refused
+        return set(range(os.cpu_count() or 1))
+
+
+def _kib(text: str | None, key: str) -> int | None:
+    """Bytes of the line "key:  123 kB"."""
+    found = re.search(rf"^{key}:\s*([0-9]+) kB$", text or "", re.M)
+    return int(found[1]) * 1024 if found else None
+
+
+def _available(sysfs: Sysfs) -> int | None:
+    text = sysfs.read_text("/proc/meminfo")
+    available = _kib(text, "MemAvailable")
+    if available is not None:
+        return available
+    # Kernels before 3.14 do not say.
+    parts = [_kib(text, key) for key in ("MemFree", "Buffers", "Cached")]
+    return sum(part or 0 for part in parts) if parts[0] is not None else None
+
+
+def _folders(sysfs: Sysfs, controller: str) -> list[str]:
+    """Folders of this process's control groups, from its own up to the root, version 2 and version 1.
+
+    Inside a container the path may be the host's and not exist here; its parents up to the mount do.
+    """
+    folders: list[str] = []
+    for line in (sysfs.read_text("/proc/self/cgroup") or "0::/").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0" and not controllers:
+            mounts = [_V2, f"{_V2}/unified"]
+        elif controller in controllers.split(","):
+            mounts = [f"{_V2}/{controller}", f"{_V2}/{controllers}"]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for mount in dict.fromkeys(mounts):
+            folders += ["/".join([mount, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+    return folders
+
+
+def _cgroup_free(sysfs: Sysfs) -> Iterator[int]:
+    for folder in _folders(sysfs, "memory"):
+        for limit_file, used_file, key in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.high", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit = sysfs.read_int(f"{folder}/{limit_file}")  # "max" is not a number: no limit
+            used = sysfs.read_int(f"{folder}/{used_file}")
+            if limit is None or used is None or not 0 < limit < _V1_UNLIMITED:
+                continue
+            # Cached files count as used until someone needs the memory.
+            found = re.search(rf"^{key} ([0-9]+)$", sysfs.read_text(f"{folder}/memory.stat") or "", re.M)
+            yield limit - max(0, used - (int(found[1]) if found else 0))
+
+
+def _quota(sysfs: Sysfs, folder: str) -> tuple[int | None, int | None]:
+    fields = (sysfs.read_text(f"{folder}/cpu.max", limit=64) or "").split()
+    if len(fields) == 2 and all(re.fullmatch("[0-9]{1,18}", field) for field in fields):
+        return int(fields[0]), int(fields[1])
+    return sysfs.read_int(f"{folder}/cpu.cfs_quota_us"), sysfs.read_int(f"{folder}/cpu.cfs_period_us")

@@ -1,0 +1,219 @@
+"""Reading the machine: fake roots are real files; a value may be missing, refused or garbage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.device import host
+from edgespec.device.sysfs import Sysfs, parse_cpulist
+
+
+def tree(root: Path, files: dict[str, str | bytes]) -> Sysfs:
+    for name, content in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return Sysfs(root)
+
+
+def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"/a": b"\xff\xfe", "/b": b"1\x002", "/c": "", "/d": " 7 \n", "/e": "0x7", "/f": "9" * 100})
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    assert [sysfs.read_text(f"/{name}") for name in ("a", "b", "none", "fifo", "loop")] == [None, None, None, "", None]
+    assert sysfs.read_text("/") is None
+    assert sysfs.read_text("/x\0y") is None
+    assert [sysfs.read_int(f"/{name}") for name in "bcdef"] == [None, None, 7, None, None]
+    assert sysfs.listdir("/none") == []
+    assert sysfs.listdir("/d") == []
+
+
+def test_reads_are_bounded(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"/big": "x" * 5000})
+    assert sysfs.read_text("/big", limit=100) == "x" * 100
+
+
+def test_names_sort_by_number(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {f"/d/{name}": "" for name in ("cpu10", "cpu9", "7", "cpu")})
+    assert sysfs.listdir("/d") == ["7", "cpu", "cpu9", "cpu10"]
+
+
+@pytest.mark.parametrize("error", [22, 61, 1, 13, 19, 5, 11])
+def test_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    sysfs = tree(tmp_path, {"/t": "1"})
+
+    def read(fd: int, n: int) -> bytes:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "read", read)
+    assert sysfs.read_text("/t") is None
+
+
+def test_cpulist() -> None:
+    assert parse_cpulist("0-3,5, 7-8") == frozenset({0, 1, 2, 3, 5, 7, 8})
+    assert parse_cpulist("") == frozenset()
+    assert parse_cpulist("0-x") is None
+    assert parse_cpulist(None) is None
+
+
+MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100 kB\nMemAvailable: 600000 kB\nBuffers: 5 kB\nCached: 20 kB\n"
+
+
+def test_free_memory(tmp_path: Path) -> None:
+    assert host.free_memory(Sysfs(tmp_path / "empty")) is None
+    sysfs = tree(tmp_path, {"/proc/meminfo": MEMINFO})
+    assert host.free_memory(sysfs) == 600000 * 1024
+    tree(tmp_path, {"/proc/meminfo": MEMINFO.replace("MemAvailable", "Other")})
+    assert host.free_memory(sysfs) == 125 * 1024
+    tree(tmp_path, {"/proc/meminfo": "rubbish"})
+    assert host.free_memory(sysfs) is None
+
+
+def test_cgroup_limits_of_all_parents_bound_memory(tmp_path: Path) -> None:
+    group = "/sys/fs/cgroup"
+    sysfs = tree(
+        tmp_path,
+        {
+            "/proc/meminfo": MEMINFO,
+            "/proc/self/cgroup": "0::/a/b\n",
+            f"{group}/a/b/memory.max": "max\n",
+            f"{group}/a/b/memory.current": "1000\n",
+            f"{group}/a/memory.max": "300000000\n",
+            f"{group}/a/memory.current": "200000000\n",
+            f"{group}/a/memory.stat": "anon 5\ninactive_file 50000000\n",
+        },
+    )
+    assert host.free_memory(sysfs) == 150000000
+    tree(tmp_path, {f"{group}/a/memory.high": "100000000"})
+    assert host.free_memory(sysfs) == 0
+
+
+def test_version_1_groups(tmp_path: Path) -> None:
+    group = "/sys/fs/cgroup"
+    sysfs = tree(
+        tmp_path,
+        {
+            "/proc/meminfo": MEMINFO,
+            # The host's path, as seen in a container: the mount itself is what counts.
+            "/proc/self/cgroup": "9:memory:/docker/0123\n5:cpu,cpuacct:/docker/0123\n1:name=systemd:/x\nbroken\n",
+            f"{group}/memory/memory.limit_in_bytes": "50000000",
+            f"{group}/memory/memory.usage_in_bytes": "10000000",
+            f"{group}/cpu,cpuacct/cpu.cfs_quota_us": "250000",
+            f"{group}/cpu,cpuacct/cpu.cfs_period_us": "100000",
+        },
+    )
+    assert host.free_memory(sysfs) == 40000000
+    assert host.cpu_quota(sysfs) == 2
+    tree(tmp_path, {f"{group}/memory/memory.limit_in_bytes": "9223372036854771712"})
+    assert host.free_memory(sysfs) == 600000 * 1024
+
+
+def test_usable_cpus(tmp_path: Path) -> None:
+    cpu = "/sys/devices/system/cpu"
+    assert host.usable_cpus(Sysfs(tmp_path / "empty"), {1, 0}) == (0, 1)
+    sysfs = tree(tmp_path, {f"{cpu}/online": "0-3\n"})
+    assert host.usable_cpus(sysfs, {2, 3, 4, 5}) == (2, 3)
+    assert host.usable_cpus(sysfs, {8, 9}) == (8, 9)
+    assert host.usable_cpus(sysfs, ()) == (0,)
+    for number, capacity in enumerate((300, 300, 1024, 1024)):
+        tree(tmp_path, {f"{cpu}/cpu{number}/cpu_capacity": f"{capacity}\n"})
+    tree(tmp_path, {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/cpu.max": "150000 100000"})
+    assert host.usable_cpus(sysfs, {0, 1, 2, 3}) == (2,)
+    tree(tmp_path, {"/sys/fs/cgroup/cpu.max": "10000 100000"})
+    assert host.cpu_quota(sysfs) == 1
+    for unlimited in ("max 100000", "", "x y", "0 0"):
+        tree(tmp_path, {"/sys/fs/cgroup/cpu.max": unlimited})
+        assert host.usable_cpus(sysfs, {0, 1, 2, 3}) == (0, 1, 2, 3)
+
+
+def test_own_affinity_may_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert host.allowed_cpus(Sysfs(tmp_path)) == (0,)
+
+
+def zones(root: Path, *readings: tuple[str, str]) -> Sysfs:
+    files: dict[str, str | bytes] = {}
+    for number, (kind, temp) in enumerate(readings):
+        files[f"/sys/class/thermal/thermal_zone{number}/type"] = kind
+        files[f"/sys/class/thermal/thermal_zone{number}/temp"] = temp
+    return tree(root, {**files, "/sys/class/thermal/cooling_device0/type": "Processor"})
+
+
+@pytest.mark.parametrize("bad", ["-274000", "-40000", "0", "2147483647", "", "N/A", "200000"])
+def test_invalid_readings_are_dropped(tmp_path: Path, bad: str) -> None:
+    assert host.temperature_c(zones(tmp_path, ("cpu-thermal", bad))) is None
+    assert host.temperature_c(zones(tmp_path, ("cpu-thermal", bad), ("soc-thermal", "45000"))) == (45.0, "soc-thermal")
+
+
+def test_units_are_normalised(tmp_path: Path) -> None:
+    assert host.temperature_c(zones(tmp_path, ("cpu0", "45"), ("cpu1", "44000"))) == (45.0, "cpu0")
+
+
+def test_the_sensor_is_chosen_by_type_not_by_heat(tmp_path: Path) -> None:
+    sysfs = zones(tmp_path, ("gpu-thermal", "80000"), ("battery", "70000"), ("acpitz", "60000"), ("cpu-0", "50000"))
+    assert host.temperature_c(sysfs) == (50.0, "cpu-0")
+
+
+def test_no_thermal_access(tmp_path: Path) -> None:
+    sysfs = tree(tmp_path, {"/sys/class/thermal/thermal_zone0/type": "cpu"})
+    (tmp_path / "sys/class/thermal/thermal_zone1").symlink_to("../gone")
+    assert host.temperature_c(sysfs) is None
+    assert host.temperature_c(Sysfs(tmp_path / "empty")) is None
+
+
+def test_hwmon_where_no_zone_fits(tmp_path: Path) -> None:
+    chip = "/sys/class/hwmon/hwmon"
+    sysfs = tree(
+        tmp_path,
+        {
+            f"{chip}0/name": "nvme",
+            f"{chip}0/temp1_input": "70000",
+            f"{chip}1/name": "k10temp",
+            f"{chip}1/temp1_input": "51500",
+            f"{chip}1/temp1_label": "Tctl",
+            f"{chip}1/temp3_input": "60000",
+            f"{chip}1/temp3_label": "Tccd1",
+        },
+    )
+    assert host.temperature_c(sysfs) == (51.5, "k10temp Tctl")
+
+
+def test_rss() -> None:
+    rss = host.rss_bytes(Sysfs())
+    assert rss is None or rss > 1 << 20
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "proc/meminfo",
+                "proc/self/cgroup",
+                "sys/fs/cgroup/memory.max",
+                "sys/fs/cgroup/memory.current",
+                "sys/fs/cgroup/cpu.max",
+                "sys/devices/system/cpu/online",
+                "sys/class/thermal/thermal_zone0/type",
+                "sys/class/thermal/thermal_zone0/temp",
+                "proc/self/status",
+            ]
+        ),
+        st.one_of(
+            st.binary(max_size=40), st.sampled_from([b"cpu", b"45000", b"MemAvailable: 5 kB", b"0::/x", b"max 1"])
+        ),
+    )
+)
+def test_nothing_raises(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    sysfs = tree(tmp_path_factory.mktemp("root"), dict(files))
+    free = host.free_memory(sysfs)
+    assert free is None or free >= 0
+    assert host.usable_cpus(sysfs)
+    heat = host.temperature_c(sysfs)
+    assert heat is None or -30 <= heat[0] <= 130
+    host.rss_bytes(sysfs)

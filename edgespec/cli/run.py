@@ -1,0 +1,126 @@
+"""`edgespec run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgespec.cli import common
+from edgespec.cli.common import (
+    Color, Ctx, DrafterName, Json, KvType, MaxDraft, MaxTokens, MinP, Model, Offline, Prompt, RepeatPenalty, Seed,
+    Stats, Stop, System, Temp, Think, Threads, TopK, TopP, Verbose,
+)  # fmt: skip
+from edgespec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgespec.cli.render import Screen
+    from edgespec.config import EngineConfig
+    from edgespec.engine import Engine, Stream
+    from edgespec.interfaces import Limits, Result
+
+File = Annotated[
+    str | None, typer.Option("--file", "-f", metavar="F", help="Read the prompt from a file; - is stdin.", show_default=False)
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the model's chat template.")]
+
+
+def run(
+    model: Model = None,
+    prompt: Prompt = None,
+    file: File = None,
+    system: System = None,
+    raw: Raw = False,
+    json: Json = False,
+    stats: Stats = False,
+    max_tokens: MaxTokens = None,
+    temp: Temp = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repeat_penalty: RepeatPenalty = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    drafter: DrafterName = None,
+    max_draft: MaxDraft = None,
+    threads: Threads = None,
+    ctx: Ctx = None,
+    kv_type: KvType = None,
+    offline: Offline = False,
+    think: Think = None,
+    color: Color = None,
+    verbose: Verbose = False,
+) -> None:
+    """Answer one prompt: from -p, from a file, or from stdin.
+
+    Only the answer goes to stdout. Ctrl-C keeps what was written and ends with exit code 130.
+
+    Examples:
+
+      edgespec run -p "Name three rivers."
+
+      edgespec run --file notes.txt --system "Summarise." --max-tokens 200
+
+      git diff | edgespec run --json | jq -r .text
+    """
+    config = common.load_config(
+        model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
+        repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads, n_ctx=ctx,
+        kv_type=kv_type, offline=offline, think=think, color=color, verbose=verbose,
+    )  # fmt: skip
+    common.check_text(config.system, "--system")
+    if raw and system is not None:
+        raise ConfigError("--system needs the chat template, which --raw leaves out: put the text into the prompt")
+    limits = common.limits_of(config, stop)
+    text = common.read_prompt(prompt, file, raw=raw)
+
+    from edgespec.cli.render import Screen
+
+    screen = Screen(color=config.color, think=config.think)
+    with common.open_engine(config, screen) as engine:
+        result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, screen, raw=raw, json=json)
+        if stats:
+            from edgespec.cli.render import summary
+
+            for line in summary(result, engine.temperature_c()):
+                screen.line(line)
+    if result.finish_reason == "cancelled":
+        from edgespec.cli.interrupt import INTERRUPTED
+
+        raise typer.Exit(INTERRUPTED)
+
+
+def _prompt(engine: Engine, config: EngineConfig, text: str, *, raw: bool) -> str:
+    if raw:
+        return text
+    from edgespec.interfaces import Message
+
+    system = [Message("system", config.system)] if config.system else []
+    return engine.render([*system, Message("user", text)])
+
+
+def _answer(engine: Engine, prompt: str, limits: Limits, screen: Screen, *, raw: bool, json: bool) -> Result:
+    from edgespec.cli.interrupt import Interrupts
+    from edgespec.think import opens_thinking
+
+    opened = not raw and opens_thinking(prompt)
+    with Interrupts() as ctrl_c:
+        stream = engine.stream(engine.prompt(prompt), limits=limits)
+        ctrl_c.stops(stream.cancel)
+        if json:
+            return _as_json(stream, screen, opened=opened)
+        writer = screen.answer(opened=opened, exact=raw)
+        for chunk in stream:
+            writer.push(chunk.text)
+        writer.finish(end_line=not raw or screen.tty_out)
+    return stream.result
+
+
+def _as_json(stream: Stream, screen: Screen, *, opened: bool) -> Result:
+    from edgespec.cli.render import print_json, result_json, without_thinking
+
+    for _ in stream:
+        pass
+    result = stream.result
+    print_json(result_json(without_thinking(result, opened=opened) if screen.think == "hide" else result))
+    return result

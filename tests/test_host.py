@@ -184,6 +184,14 @@ def test_hwmon_where_no_zone_fits(tmp_path: Path) -> None:
     assert host.temperature_c(sysfs) == (51.5, "k10temp Tctl")
 
 
+def test_cpu_name(tmp_path: Path) -> None:
+    assert host.cpu_name(Sysfs(tmp_path / "empty"))
+    sysfs = tree(tmp_path, {"/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n"})
+    assert host.cpu_name(sysfs) == "Some CPU @ 2 GHz"
+    tree(tmp_path, {"/proc/cpuinfo": "CPU part\t: 0xd0b\nCPU part\t: 0xd05\nCPU part\t: 0xd05\n"})
+    assert host.cpu_name(sysfs).endswith(" 0xd05 0xd0b")
+
+
 def test_rss() -> None:
     rss = host.rss_bytes(Sysfs())
     assert rss is None or rss > 1 << 20

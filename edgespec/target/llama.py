@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +19,7 @@ from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelErr
 from edgespec.interfaces import Capabilities, Plan, Row, Rows
 from edgespec.target import lib, memory
 from edgespec.target.batch import Batch
+from edgespec.target.gguf_check import GGUFInfo, check
 from edgespec.target.opening import Handles
 from edgespec.target.options import TargetOptions
 from edgespec.target.vocab import Vocab
@@ -28,15 +28,16 @@ _NO_SLOT = 1
 _ABORTED = 2
 
 
-def load(path: str | os.PathLike[str], options: TargetOptions) -> LlamaTarget:
-    """Load a GGUF model and make it ready to evaluate.
+def load(path: str | os.PathLike[str], options: TargetOptions, info: GGUFInfo | None = None) -> LlamaTarget:
+    """Load a GGUF model and make it ready to evaluate. `info` is what `gguf_check.check` said, where already known.
 
     Raises:
-        ModelFormatError: llama.cpp cannot run this file.
+        ModelNotFoundError: no such file.
+        ModelFormatError: not a model, damaged, or of a kind llama.cpp cannot run.
         ModelMemoryError: it does not fit the memory.
         DeviceError: llama.cpp's library does not load.
     """
-    return LlamaTarget(Path(path), options)
+    return LlamaTarget(info or check(path), options)
 
 
 class LlamaTarget:
@@ -45,20 +46,20 @@ class LlamaTarget:
     Usable from several threads, which take turns; `abort` alone does not wait. A context manager.
     """
 
-    def __init__(self, path: Path, options: TargetOptions) -> None:
+    def __init__(self, info: GGUFInfo, options: TargetOptions) -> None:
         options = replace(options, n_rows_max=max(options.n_rows_max, options.n_seq_max))
-        self._handles = Handles(path, options)
+        self._handles = Handles(info.path, options)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.options = options
         self.notes: list[str] = list(self._handles.notes)
         try:
-            self._set_up(path)
+            self._set_up(info)
         except BaseException:
             self._handles.free()
             raise
 
-    def _set_up(self, path: Path) -> None:
+    def _set_up(self, info: GGUFInfo) -> None:
         native = lib.native()
         handles, options = self._handles, self.options
         self._ctx = handles.ctx
@@ -71,8 +72,10 @@ class LlamaTarget:
         self.n_rows_max = options.n_rows_max
         self.n_ctx_train = int(native.llama_model_n_ctx_train(handles.model))
         self.eog = self._vocab.eog
-        self.name = self.metadata("general.name") or path.stem
-        self.architecture = self.metadata("general.architecture") or "unknown"
+        self.info = info
+        self.name = info.name
+        self.architecture = info.arch
+        self.fingerprint = info.fingerprint
         self._batch = Batch(self.n_batch, self.n_vocab)
         self._no_rows: Rows = np.empty((0, self.n_vocab), np.float32)
         self._logits_address = 0
@@ -96,11 +99,20 @@ class LlamaTarget:
         )
 
     def _probe(self) -> Capabilities:
-        self._rules = memory.probe(self._ctx, self._handles.model, self._decode_plainly, swa_full=self.options.swa_full)
-        found = self._rules.capabilities(self.options.n_seq_max)
-        if found.max_rollback == 0 or not self.options.self_check:
-            return found
-        if memory.removes_what_it_says(self._ctx, self._decode_plainly, self.n_vocab):
+        options = self.options
+        # One thread: a team stalls at every barrier while another program runs, and these passes are tiny.
+        self.set_threads(1)
+        self._rules, held = memory.probe(
+            self._ctx,
+            self._handles.model,
+            self._decode_plainly,
+            self.n_vocab,
+            swa_full=options.swa_full,
+            compare=options.self_check,
+        )
+        self.set_threads(options.n_threads, options.n_threads_batch)
+        found = self._rules.capabilities(options.n_seq_max)
+        if held:
             return found
         self.notes.append("the cache did not give back tokens as asked: drafting and prefix reuse are off")
         self._rules = replace(self._rules, kind="recurrent", n_rs_seq=0)

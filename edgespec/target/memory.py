@@ -1,6 +1,6 @@
 """What a loaded context's memory allows: how tokens leave the cache, by kind of memory.
 
-Probes instead of trusting a list of architectures. Knows nothing of files and estimates.
+Probes instead of trusting a list of architectures. Knows nothing of files and sizes.
 """
 
 from __future__ import annotations
@@ -60,38 +60,34 @@ class Memory:
         return Capabilities(sessions_per_batch=n_seq_max)
 
 
-def probe(ctx: int, model: int, decode: Decode, *, swa_full: bool) -> Memory:
-    """Find out what kind of memory a context has, by asking it to give back a token. Leaves the cache empty."""
+def probe(ctx: int, model: int, decode: Decode, n_vocab: int, *, swa_full: bool, compare: bool) -> tuple[Memory, bool]:
+    """Find out how a context gives tokens back, by asking for one. Leaves sequence 0 empty.
+
+    With `compare`, logits after decode, removal, decode must equal those of a straight pass. Its yardstick is the
+    difference between rows that follow different texts: rounding is a small part of it, a token that was not removed
+    is not. One pass without `compare`, three with it, of one or two tokens.
+
+    Returns:
+        the rules, and whether the comparison (if any) held.
+    """
     native = lib.native()
     memory: Any = native.llama_get_memory(ctx)
     n_rs_seq = int(native.llama_n_rs_seq(ctx))
     n_swa = 0 if swa_full else max(0, int(native.llama_model_n_swa(model)))
-    if n_rs_seq > 0:
-        return Memory("snapshots", n_rs_seq, n_swa)
-    decode([0, 0], 0)
-    partial = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
-    native.llama_memory_seq_rm(memory, 0, -1, -1)
-    recurrent = native.llama_model_is_recurrent(model) or native.llama_model_is_hybrid(model)
-    if recurrent or not partial:
-        return Memory("recurrent", 0, n_swa)
-    return Memory("sliding" if n_swa else "dense", 0, n_swa)
-
-
-def removes_what_it_says(ctx: int, decode: Decode, n_vocab: int) -> bool:
-    """Whether logits after decode, removal, decode equal those of a straight pass. Leaves the cache empty.
-
-    Four tokens in three passes. The yardstick is the difference between two rows of different texts: rounding is a
-    small part of it, a token that was not removed is not.
-    """
-    native = lib.native()
-    memory: Any = native.llama_get_memory(ctx)
-    a, b, c = n_vocab // 3, n_vocab // 2, n_vocab - n_vocab // 5
-    c = min(c, n_vocab - 1)
+    a, b, c = n_vocab // 3, n_vocab // 2, n_vocab - 1 - n_vocab // 5
     other = decode([a, c], 0)
-    removed = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
-    rolled = decode([b], 1) if removed else other
+    partial = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
+    rolled = decode([b], 1) if partial and compare else None
     native.llama_memory_seq_rm(memory, 0, -1, -1)
-    straight = decode([a, b], 0)
-    native.llama_memory_seq_rm(memory, 0, -1, -1)
-    yardstick = float(np.abs(other - straight).max())
-    return removed and float(np.abs(rolled - straight).max()) <= max(_SAME * yardstick, 1e-4)
+    held = True
+    if rolled is not None:
+        straight = decode([a, b], 0)
+        native.llama_memory_seq_rm(memory, 0, -1, -1)
+        yardstick = float(np.abs(other - straight).max())
+        held = float(np.abs(rolled - straight).max()) <= max(_SAME * yardstick, 1e-4)
+    recurrent = native.llama_model_is_recurrent(model) or native.llama_model_is_hybrid(model)
+    if partial and n_rs_seq > 0:
+        return Memory("snapshots", n_rs_seq, n_swa), held
+    if recurrent or not partial:
+        return Memory("recurrent", 0, n_swa), True
+    return Memory("sliding" if n_swa else "dense", 0, n_swa), held

@@ -38,7 +38,9 @@ class _Prompt:
 class Turn(Iterator[Chunk]):
     """One answer as it streams. Whatever ends it, what was written is kept in the conversation."""
 
-    def __init__(self, stream: Stream, notes: tuple[str, ...], thinking: bool, keep: Callable[[Turn, Result | None], None]) -> None:
+    def __init__(
+        self, stream: Stream, notes: tuple[str, ...], thinking: bool, keep: Callable[[Turn, Result | None], None]
+    ) -> None:
         """Made by `Chat`; `keep` is called once, at the end, with the result if there is one."""
         self.notes = notes
         """What the user should know about this turn, one line each."""
@@ -165,7 +167,7 @@ class Chat:
         self._settle()
         if not self._exchanges:
             raise EdgespecError("there is no message to answer again")
-        notes = ()
+        notes: tuple[str, ...] = ()
         sampling = replace(self.sampling, attempt=self._attempt + 1)
         if sampling.temperature < RETRY_TEMPERATURE:
             notes = (f"another answer is drawn at temperature {RETRY_TEMPERATURE} instead of {sampling.temperature:g}",)
@@ -263,11 +265,10 @@ class Chat:
         stream = self._engine.stream(prompt.ids, sampling, self.limits, drafter=self.drafter, session=self._session)
         if prompt.first > self._first:
             n = prompt.first - self._first
-            what = "the oldest message and its answer are" if n == 1 else f"the {n} oldest messages and their answers are"
-            notes += (f"the context of {self._session.n_ctx} tokens is full: {what} no longer sent",)
+            turns = "turn is" if n == 1 else f"{n} turns are"
+            notes += (f"the context of {self._session.n_ctx} tokens is full: the oldest {turns} no longer sent",)
             self._first = prompt.first
         exchange = exchanges[-1]
-
 
         def keep(turn: Turn, result: Result | None) -> None:
             self._keep_answer(turn, result, exchange, prompt)

@@ -94,7 +94,7 @@ def write_atomically(path: Path, text: str) -> None:
     path = path.resolve()  # a link keeps pointing at the file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -167,8 +167,9 @@ def _exchanges(messages: object) -> tuple[Exchange, ...]:
     exchanges: list[Exchange] = []
     for i, message in enumerate(messages):
         role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
-        if role != ("user", "assistant")[i % 2] or not isinstance(content, str):
-            raise ConfigError(f"saved conversation: message {i + 1} must be a text of the {('user', 'assistant')[i % 2]}")
+        expected = ("user", "assistant")[i % 2]
+        if role != expected or not isinstance(content, str):
+            raise ConfigError(f"saved conversation: message {i + 1} must be a text of the {expected}")
         if role == "user":
             exchanges.append(Exchange(content))
         else:

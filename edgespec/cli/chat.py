@@ -9,44 +9,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgespec.cli import common
-from edgespec.cli.common import (
-    Color, Ctx, DrafterName, Json, KvType, MaxDraft, MaxTokens, MinP, Model, Offline, Prompt, RepeatPenalty, Seed,
-    Stats, Stop, System, Temp, Think, Threads, TopK, TopP, Verbose,
-)  # fmt: skip
+from edgespec.cli.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from edgespec.cli.commands import Desk
     from edgespec.config import EngineConfig
+    from edgespec.interfaces import Limits
 
 NoStatus = Annotated[bool, typer.Option("--no-status", help="No status line after answers.", rich_help_panel="Output")]
-NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep no file of what was typed.", rich_help_panel="Output")]
+NoHistory = Annotated[bool, typer.Option("--no-history", help="Do not keep what was typed.", rich_help_panel="Output")]
 
 
 def chat(
-    model: Model = None,
-    prompt: Prompt = None,
-    system: System = None,
-    json: Json = False,
-    stats: Stats = False,
-    max_tokens: MaxTokens = None,
-    temp: Temp = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repeat_penalty: RepeatPenalty = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    drafter: DrafterName = None,
-    max_draft: MaxDraft = None,
-    threads: Threads = None,
-    ctx: Ctx = None,
-    kv_type: KvType = None,
-    offline: Offline = False,
-    think: Think = None,
-    color: Color = None,
+    model: common.Model = None,
+    prompt: common.Prompt = None,
+    system: common.System = None,
+    json: common.Json = False,
+    stats: common.Stats = False,
+    max_tokens: common.MaxTokens = None,
+    temp: common.Temp = None,
+    top_k: common.TopK = None,
+    top_p: common.TopP = None,
+    min_p: common.MinP = None,
+    repeat_penalty: common.RepeatPenalty = None,
+    seed: common.Seed = None,
+    stop: common.Stop = None,
+    drafter: common.DrafterName = None,
+    max_draft: common.MaxDraft = None,
+    threads: common.Threads = None,
+    ctx: common.Ctx = None,
+    kv_type: common.KvType = None,
+    offline: common.Offline = False,
+    think: common.Think = None,
+    color: common.Color = None,
     no_status: NoStatus = False,
     no_history: NoHistory = False,
-    verbose: Verbose = False,
+    verbose: common.Verbose = False,
 ) -> None:
     """Chat with a model.
 
@@ -54,7 +52,7 @@ def chat(
     pipe as stdin, one message is answered: all of stdin is that message. With --json and a pipe, each line of stdin
     is a turn of one conversation.
 
-    Examples:
+    For example:
 
       edgespec chat
 
@@ -71,28 +69,30 @@ def chat(
     )  # fmt: skip
     common.check_text(config.system, "--system")
     limits = common.limits_of(config, stop)
-    interactive = prompt is None and sys.stdin is not None and sys.stdin.isatty()
-    if interactive:
-        given = None
-    elif json and prompt is None:
-        given = _lines()
-    else:
-        given = iter([common.read_prompt(prompt)])
+    with common.exits():
+        code = _chat(config, limits, prompt, json=json, stats=stats, status=not no_status, history=not no_history)
+    if code:
+        raise typer.Exit(code)
 
+
+def _chat(
+    config: EngineConfig, limits: Limits, prompt: str | None, *, json: bool, stats: bool, status: bool, history: bool
+) -> int:
+    """Talk, or answer what was given; the exit code."""
     from edgespec.cli.render import Screen
 
-    screen = Screen(color=config.color, think=config.think, status=interactive and not no_status)
+    given = None
+    if prompt is not None or sys.stdin is None or not sys.stdin.isatty():
+        given = _lines() if json and prompt is None else iter([common.read_prompt(prompt)])
+    screen = Screen(color=config.color, think=config.think, status=status and given is None)
     with common.open_engine(config, screen) as engine:
         from edgespec.chat import Chat
         from edgespec.cli.commands import Desk
 
         desk = Desk(engine, Chat(engine, limits=limits), screen)
-        if given is None:
-            code = _talk(desk, config, history=config.history and not no_history, json=json, stats=stats)
-        else:
-            code = _answer_all(desk, given, json=json, stats=stats)
-    if code:
-        raise typer.Exit(code)
+        if given is not None:
+            return _answer_all(desk, given, json=json, stats=stats)
+        return _talk(desk, config, history=config.history and history, json=json, stats=stats)
 
 
 def _talk(desk: Desk, config: EngineConfig, *, history: bool, json: bool, stats: bool) -> int:
@@ -105,14 +105,15 @@ def _talk(desk: Desk, config: EngineConfig, *, history: bool, json: bool, stats:
     past = History(paths.state_dir() / "chat_history.jsonl" if history else None)
     reader = open_reader(past.load(), completions)
     engine = desk.engine
-    desk.screen.dim(f"{engine.model_name}, {engine.n_ctx} tokens of context, loaded in {engine.load_s:.1f} s; /help helps")
+    desk.screen.dim(
+        f"{engine.model_name}, {engine.n_ctx} tokens of context, {engine.load_s:.1f} s to load; /help helps"
+    )
     if config.system:
         desk.screen.dim(f"system: {config.system}")
     return Repl(desk, reader, past, json=json, stats=stats).run()
 
 
 def _answer_all(desk: Desk, given: Iterator[str], *, json: bool, stats: bool) -> int:
-    from edgespec.cli.interrupt import INTERRUPTED
     from edgespec.cli.repl import answer
 
     for text in given:

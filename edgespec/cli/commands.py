@@ -22,7 +22,6 @@ from edgespec.interfaces import Sampling
 
 if TYPE_CHECKING:
     from edgespec.chat import Chat, Turn
-    from edgespec.config import EngineConfig
     from edgespec.engine import Engine
 
 FILE_BYTES = 2**20
@@ -254,7 +253,7 @@ def _unquoted(name: str) -> str:
 
 
 def _turns(n: int) -> str:
-    return "1 message and its answer" if n == 1 else f"{n} messages and their answers"
+    return "1 turn" if n == 1 else f"{n} turns"
 
 
 COMMANDS = {

@@ -5,12 +5,16 @@ Numbers are taken as text and checked by `edgespec.config`, which says in one li
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgespec.cli.interrupt import INTERRUPTED
 from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from edgespec.engine import Engine
     from edgespec.interfaces import Limits
 
+BROKEN_PIPE = 141
+"""Exit code where the reader of stdout went away, as a shell reports it."""
 STDIN = "-"
 PROMPT_BYTES = 64 * 2**20
 """Longer prompts fit no context; reading stops here."""
@@ -62,12 +68,12 @@ def _number(flag: str, text: str, panel: str, metavar: str = "N") -> typer.model
     return option
 
 
-MaxTokens = Annotated[str | None, _number("--max-tokens", "Longest answer; auto: until the context is full.", _SAMPLING)]
+MaxTokens = Annotated[str | None, _number("--max-tokens", "Longest answer; auto: all the context.", _SAMPLING)]
 Temp = Annotated[str | None, _number("--temp", "Temperature, 0 to 5; 0 takes the likeliest token.", _SAMPLING)]
 TopK = Annotated[str | None, _number("--top-k", "Keep the K likeliest tokens; 0 keeps all.", _SAMPLING, "K")]
-TopP = Annotated[str | None, _number("--top-p", "Keep the likeliest tokens up to this share, above 0 to 1.", _SAMPLING, "P")]
+TopP = Annotated[str | None, _number("--top-p", "Keep the likeliest tokens up to this share.", _SAMPLING, "P")]
 MinP = Annotated[
-    str | None, _number("--min-p", "Keep tokens at least this likely beside the likeliest, 0 to 1.", _SAMPLING, "P")
+    str | None, _number("--min-p", "Keep tokens at least this likely beside the likeliest.", _SAMPLING, "P")
 ]
 RepeatPenalty = Annotated[str | None, _number("--repeat-penalty", "Above 1 makes repetition rarer.", _SAMPLING, "X")]
 Seed = Annotated[str | None, _number("--seed", "Number of the draw: the same seed gives the same text.", _SAMPLING)]
@@ -96,6 +102,21 @@ KvType = Annotated[
     ),
 ]  # fmt: skip
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.", rich_help_panel=_ENGINE)]
+
+
+@contextmanager
+def exits() -> Iterator[None]:
+    """End as documented where the reader of stdout is gone (141) or Ctrl-C was pressed (130): quietly."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is still buffered must not be written when Python closes the stream.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(BROKEN_PIPE) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("\n" if sys.stderr.isatty() else "")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def load_config(**flags: object) -> EngineConfig:

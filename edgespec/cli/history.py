@@ -41,7 +41,7 @@ class History:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with open(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(json.dumps(text) + "\n")
         except OSError as error:
             self._give_up(error)

@@ -172,7 +172,7 @@ def summary(result: Result, temperature_c: float | None = None) -> list[str]:
     cpus = UNKNOWN if report.cpus_target is None else ",".join(map(str, report.cpus_target))
     memory = None if report.rss_bytes is None else report.rss_bytes / 1e6
     lines = [
-        f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them cached; read in {seconds(report.prefill_s)}",
+        f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them cached; {seconds(report.prefill_s)}",
         f"answer    {usage.completion_tokens} tokens in {seconds(report.decode_s)}, {number(report.tok_s)} tok/s; "
         f"first after {seconds(report.ttft_s)}; ended by {result.finish_reason}",
         f"drafter   {used}",

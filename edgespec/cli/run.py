@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgespec.cli import common
-from edgespec.cli.common import (
-    Color, Ctx, DrafterName, Json, KvType, MaxDraft, MaxTokens, MinP, Model, Offline, Prompt, RepeatPenalty, Seed,
-    Stats, Stop, System, Temp, Think, Threads, TopK, TopP, Verbose,
-)  # fmt: skip
+from edgespec.cli.interrupt import INTERRUPTED, Interrupts
 from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,42 +17,43 @@ if TYPE_CHECKING:
     from edgespec.interfaces import Limits, Result
 
 File = Annotated[
-    str | None, typer.Option("--file", "-f", metavar="F", help="Read the prompt from a file; - is stdin.", show_default=False)
+    str | None,
+    typer.Option("--file", "-f", metavar="F", help="Read the prompt from a file; - is stdin.", show_default=False),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the model's chat template.")]
 
 
 def run(
-    model: Model = None,
-    prompt: Prompt = None,
+    model: common.Model = None,
+    prompt: common.Prompt = None,
     file: File = None,
-    system: System = None,
+    system: common.System = None,
     raw: Raw = False,
-    json: Json = False,
-    stats: Stats = False,
-    max_tokens: MaxTokens = None,
-    temp: Temp = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repeat_penalty: RepeatPenalty = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    drafter: DrafterName = None,
-    max_draft: MaxDraft = None,
-    threads: Threads = None,
-    ctx: Ctx = None,
-    kv_type: KvType = None,
-    offline: Offline = False,
-    think: Think = None,
-    color: Color = None,
-    verbose: Verbose = False,
+    json: common.Json = False,
+    stats: common.Stats = False,
+    max_tokens: common.MaxTokens = None,
+    temp: common.Temp = None,
+    top_k: common.TopK = None,
+    top_p: common.TopP = None,
+    min_p: common.MinP = None,
+    repeat_penalty: common.RepeatPenalty = None,
+    seed: common.Seed = None,
+    stop: common.Stop = None,
+    drafter: common.DrafterName = None,
+    max_draft: common.MaxDraft = None,
+    threads: common.Threads = None,
+    ctx: common.Ctx = None,
+    kv_type: common.KvType = None,
+    offline: common.Offline = False,
+    think: common.Think = None,
+    color: common.Color = None,
+    verbose: common.Verbose = False,
 ) -> None:
     """Answer one prompt: from -p, from a file, or from stdin.
 
     Only the answer goes to stdout. Ctrl-C keeps what was written and ends with exit code 130.
 
-    Examples:
+    For example:
 
       edgespec run -p "Name three rivers."
 
@@ -72,22 +70,23 @@ def run(
     if raw and system is not None:
         raise ConfigError("--system needs the chat template, which --raw leaves out: put the text into the prompt")
     limits = common.limits_of(config, stop)
-    text = common.read_prompt(prompt, file, raw=raw)
+    with common.exits():
+        text = common.read_prompt(prompt, file, raw=raw)
+        cancelled = _run(config, limits, text, raw=raw, json=json, stats=stats)
+    if cancelled:
+        raise typer.Exit(INTERRUPTED)
 
-    from edgespec.cli.render import Screen
+
+def _run(config: EngineConfig, limits: Limits, text: str, *, raw: bool, json: bool, stats: bool) -> bool:
+    """Answer, and tell whether Ctrl-C ended it."""
+    from edgespec.cli.render import Screen, summary
 
     screen = Screen(color=config.color, think=config.think)
     with common.open_engine(config, screen) as engine:
         result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, screen, raw=raw, json=json)
-        if stats:
-            from edgespec.cli.render import summary
-
-            for line in summary(result, engine.temperature_c()):
-                screen.line(line)
-    if result.finish_reason == "cancelled":
-        from edgespec.cli.interrupt import INTERRUPTED
-
-        raise typer.Exit(INTERRUPTED)
+        for line in summary(result, engine.temperature_c()) if stats else ():
+            screen.line(line)
+    return result.finish_reason == "cancelled"
 
 
 def _prompt(engine: Engine, config: EngineConfig, text: str, *, raw: bool) -> str:
@@ -100,7 +99,6 @@ def _prompt(engine: Engine, config: EngineConfig, text: str, *, raw: bool) -> st
 
 
 def _answer(engine: Engine, prompt: str, limits: Limits, screen: Screen, *, raw: bool, json: bool) -> Result:
-    from edgespec.cli.interrupt import Interrupts
     from edgespec.think import opens_thinking
 
     opened = not raw and opens_thinking(prompt)

@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from edgespec.config import EngineConfig
     from edgespec.interfaces import Limits
 
-NoStatus = Annotated[bool, typer.Option("--no-status", help="No status line after answers.", rich_help_panel="Output")]
-NoHistory = Annotated[bool, typer.Option("--no-history", help="Do not keep what was typed.", rich_help_panel="Output")]
+EPILOG = """\b
+Examples:
+  edgespec chat
+  edgespec chat ~/models/qwen.gguf --system "Answer in French."
+  echo "What is a tide?" | edgespec chat
+  edgespec chat --json < questions.txt > answers.jsonl
+"""
+
+NoStatus = Annotated[bool, typer.Option("--no-status", help="No status line after answers.")]
+NoHistory = Annotated[bool, typer.Option("--no-history", help="Do not keep what was typed.")]
 
 
 def chat(
@@ -51,16 +59,6 @@ def chat(
     In a terminal: /help lists the commands; Ctrl-C stops an answer, twice quits; Ctrl-D quits. With -p, or with a
     pipe as stdin, one message is answered: all of stdin is that message. With --json and a pipe, each line of stdin
     is a turn of one conversation.
-
-    For example:
-
-      edgespec chat
-
-      edgespec chat ~/models/qwen.gguf --system "Answer in French."
-
-      echo "What is a tide?" | edgespec chat
-
-      edgespec chat --json < questions.txt > answers.jsonl
     """
     config = common.load_config(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -69,8 +67,7 @@ def chat(
     )  # fmt: skip
     common.check_text(config.system, "--system")
     limits = common.limits_of(config, stop)
-    with common.exits():
-        code = _chat(config, limits, prompt, json=json, stats=stats, status=not no_status, history=not no_history)
+    code = _chat(config, limits, prompt, json=json, stats=stats, status=not no_status, history=not no_history)
     if code:
         raise typer.Exit(code)
 

@@ -5,16 +5,12 @@ Numbers are taken as text and checked by `edgespec.config`, which says in one li
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgespec.cli.interrupt import INTERRUPTED
 from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,100 +19,65 @@ if TYPE_CHECKING:
     from edgespec.engine import Engine
     from edgespec.interfaces import Limits
 
-BROKEN_PIPE = 141
-"""Exit code where the reader of stdout went away, as a shell reports it."""
 STDIN = "-"
 PROMPT_BYTES = 64 * 2**20
 """Longer prompts fit no context; reading stops here."""
-_MODEL, _OUTPUT, _SAMPLING, _ENGINE = "Model", "Output", "Sampling", "Engine"
 
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]", show_default=False,
+        metavar="[MODEL]",
+        show_default=False,
         help="A GGUF file, a name that `edgespec models list` shows, or hf:owner/repo/file.gguf. "
         "Left out: the default model.",
     ),
-]  # fmt: skip
-Prompt = Annotated[str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt.", show_default=False)]
-System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System text.", show_default=False)]
+]
+
+
+def _option(*names: str, metavar: str, text: str) -> typer.models.OptionInfo:
+    option = typer.Option(*names, metavar=metavar, help=text, show_default=False)
+    assert isinstance(option, typer.models.OptionInfo)  # typer declares Any
+    return option
+
+
+Prompt = Annotated[str | None, _option("--prompt", "-p", metavar="TEXT", text="The prompt.")]
+System = Annotated[str | None, _option("--system", metavar="TEXT", text="System text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object an answer, and nothing else, on stdout.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Print what drafting did after each answer (on stderr).")]
 Think = Annotated[
     str | None,
-    typer.Option(
-        "--think", metavar="dim|hide|show", show_default=False, rich_help_panel=_OUTPUT,
-        help="What becomes of <think> blocks; dim (the default) means hidden where stdout is not a terminal. "
+    _option(
+        "--think",
+        metavar="dim|hide|show",
+        text="What becomes of <think> blocks; dim (the default) hides them where stdout is not a terminal. "
         "--json keeps them unless this is hide.",
     ),
-]  # fmt: skip
-Color = Annotated[
-    str | None,
-    typer.Option(
-        "--color", metavar="auto|always|never", help="Colour; NO_COLOR is obeyed.", show_default=False,
-        rich_help_panel=_OUTPUT,
-    ),
-]  # fmt: skip
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Show llama.cpp's own log (on stderr).", rich_help_panel=_OUTPUT)
 ]
-
-
-def _number(flag: str, text: str, panel: str, metavar: str = "N") -> typer.models.OptionInfo:
-    option = typer.Option(flag, metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
-    assert isinstance(option, typer.models.OptionInfo)
-    return option
-
-
-MaxTokens = Annotated[str | None, _number("--max-tokens", "Longest answer; auto: all the context.", _SAMPLING)]
-Temp = Annotated[str | None, _number("--temp", "Temperature, 0 to 5; 0 takes the likeliest token.", _SAMPLING)]
-TopK = Annotated[str | None, _number("--top-k", "Keep the K likeliest tokens; 0 keeps all.", _SAMPLING, "K")]
-TopP = Annotated[str | None, _number("--top-p", "Keep the likeliest tokens up to this share.", _SAMPLING, "P")]
+Color = Annotated[str | None, _option("--color", metavar="auto|always|never", text="Colour; NO_COLOR is obeyed.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's own log (on stderr).")]
+MaxTokens = Annotated[
+    str | None, _option("--max-tokens", metavar="N", text="Longest answer; auto: until the context is full.")
+]
+Temp = Annotated[str | None, _option("--temp", metavar="T", text="Temperature, 0 to 5; 0 takes the likeliest token.")]
+TopK = Annotated[str | None, _option("--top-k", metavar="K", text="Keep the K likeliest tokens; 0 keeps all.")]
+TopP = Annotated[str | None, _option("--top-p", metavar="P", text="Keep the likeliest tokens up to this share.")]
 MinP = Annotated[
-    str | None, _number("--min-p", "Keep tokens at least this likely beside the likeliest.", _SAMPLING, "P")
+    str | None, _option("--min-p", metavar="P", text="Keep tokens at least this likely beside the likeliest.")
 ]
-RepeatPenalty = Annotated[str | None, _number("--repeat-penalty", "Above 1 makes repetition rarer.", _SAMPLING, "X")]
-Seed = Annotated[str | None, _number("--seed", "Number of the draw: the same seed gives the same text.", _SAMPLING)]
+RepeatPenalty = Annotated[str | None, _option("--repeat-penalty", metavar="X", text="Above 1 makes repetition rarer.")]
+Seed = Annotated[
+    str | None, _option("--seed", metavar="N", text="Number of the draw: the same seed gives the same text.")
+]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(
-        "--stop", metavar="TEXT", help="End the answer before this text; may be given several times.",
-        show_default=False, rich_help_panel=_SAMPLING,
-    ),
-]  # fmt: skip
-DrafterName = Annotated[
-    str | None,
-    typer.Option(
-        "--drafter", metavar="auto|none|ngram", help="What guesses tokens ahead.", show_default=False,
-        rich_help_panel=_ENGINE,
-    ),
-]  # fmt: skip
-MaxDraft = Annotated[str | None, _number("--max-draft", "Most tokens guessed at a time, 0 to 63.", _ENGINE)]
-Threads = Annotated[str | None, _number("--threads", "Threads of the model, or auto.", _ENGINE)]
-Ctx = Annotated[str | None, _number("--ctx", "Tokens the context holds; auto: by the free memory.", _ENGINE)]
-KvType = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-type", metavar="f16|q8_0|bf16|f32", help="Type of the KV cache.", show_default=False,
-        rich_help_panel=_ENGINE,
-    ),
-]  # fmt: skip
-Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.", rich_help_panel=_ENGINE)]
-
-
-@contextmanager
-def exits() -> Iterator[None]:
-    """End as documented where the reader of stdout is gone (141) or Ctrl-C was pressed (130): quietly."""
-    try:
-        yield
-    except BrokenPipeError:
-        # What is still buffered must not be written when Python closes the stream.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(BROKEN_PIPE) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("\n" if sys.stderr.isatty() else "")
-        raise typer.Exit(INTERRUPTED) from None
+    _option("--stop", metavar="TEXT", text="End the answer before this text; may be given several times."),
+]
+DrafterName = Annotated[str | None, _option("--drafter", metavar="auto|none|ngram", text="What guesses tokens ahead.")]
+MaxDraft = Annotated[str | None, _option("--max-draft", metavar="N", text="Most tokens guessed at a time, 0 to 63.")]
+Threads = Annotated[str | None, _option("--threads", metavar="N", text="Threads of the model, or auto.")]
+Ctx = Annotated[str | None, _option("--ctx", metavar="N", text="Tokens the context holds; auto: by the free memory.")]
+KvType = Annotated[str | None, _option("--kv-type", metavar="f16|q8_0|bf16|f32", text="Type of the KV cache.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
 
 
 def load_config(**flags: object) -> EngineConfig:
@@ -154,16 +115,14 @@ def open_engine(config: EngineConfig, screen: Screen) -> Engine:
         EdgespecError: it cannot be loaded.
     """
     screen.wait(f"loading {config.model} ...")
+    from edgespec.cli.progress import DownloadLine
     from edgespec.engine import Engine
 
-    def progress(done: int, total: int | None) -> None:
-        share = f"{100 * done // total} % of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
-        screen.wait(f"fetching {config.model}: {share}")
-
-    try:
-        engine = Engine.open(config.model, config, progress=progress)
-    finally:
-        screen.ready()
+    with DownloadLine(config.model) as line:
+        try:
+            engine = Engine.open(config.model, config, progress=line.update)
+        finally:
+            screen.ready()
     for note in engine.notes:
         screen.note(note)
     return engine

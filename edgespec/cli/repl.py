@@ -86,13 +86,13 @@ class Repl:
                 screen.error("what was typed is not UTF-8: set the terminal's character set")
                 continue
             except KeyboardInterrupt:
-                if self._quits():
+                if not self._reader.had_text and self._quits():
                     return INTERRUPTED
                 screen.line()
                 if not self._reader.had_text:
                     screen.dim("Ctrl-C again quits; so do Ctrl-D and /quit")
                 continue
-            if text.strip() and self._handle(text):
+            if text.strip() and self._handle(text.rstrip("\n")):
                 return INTERRUPTED
         return 0
 

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from edgespec.engine import Engine, Stream
     from edgespec.interfaces import Limits, Result
 
+EPILOG = """\b
+Examples:
+  edgespec run -p "Name three rivers."
+  edgespec run --file notes.txt --system "Summarise." --max-tokens 200
+  git diff | edgespec run --json | jq -r .text
+"""
+
 File = Annotated[
     str | None,
     typer.Option("--file", "-f", metavar="F", help="Read the prompt from a file; - is stdin.", show_default=False),
@@ -52,14 +59,6 @@ def run(
     """Answer one prompt: from -p, from a file, or from stdin.
 
     Only the answer goes to stdout. Ctrl-C keeps what was written and ends with exit code 130.
-
-    For example:
-
-      edgespec run -p "Name three rivers."
-
-      edgespec run --file notes.txt --system "Summarise." --max-tokens 200
-
-      git diff | edgespec run --json | jq -r .text
     """
     config = common.load_config(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -70,10 +69,8 @@ def run(
     if raw and system is not None:
         raise ConfigError("--system needs the chat template, which --raw leaves out: put the text into the prompt")
     limits = common.limits_of(config, stop)
-    with common.exits():
-        text = common.read_prompt(prompt, file, raw=raw)
-        cancelled = _run(config, limits, text, raw=raw, json=json, stats=stats)
-    if cancelled:
+    text = common.read_prompt(prompt, file, raw=raw)
+    if _run(config, limits, text, raw=raw, json=json, stats=stats):
         raise typer.Exit(INTERRUPTED)
 
 

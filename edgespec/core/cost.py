@@ -49,6 +49,11 @@ class CostModel:
         """What is worth saving."""
         return CostTable(self._base, self._slope_one, self._slope_wide)
 
+    @property
+    def drift(self) -> float:
+        """How much dearer wide passes became against single ones since calibration; 1 is not at all."""
+        return self._scale_wide / self._scale_one
+
     def base_s(self, width: int) -> float:
         """Calibrated seconds of `width` rows at a short context, interpolated."""
         found = self._by_width.get(width)

@@ -116,9 +116,8 @@ class Generation:
         if not plan.rows:
             self.session.commit(plan)
             return Chunk("", (), 0)
-        n_max = (1 << 30) if self.limits.max_tokens is None else self.limits.max_tokens - len(self.tokens)
         position = plan.n_past + len(plan.pending)
-        verdict = verify(rows, plan.draft, self._sampler, position, n_max, self._eog)
+        verdict = verify(rows, plan.draft, self._sampler, position)
         text, n = self._say(verdict.tokens)
         tokens = verdict.tokens[:n]
         self.session.commit(plan, tokens, verdict.path)

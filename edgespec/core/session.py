@@ -74,7 +74,7 @@ class Session:
             if self.target.retain(self.seq_id, self.n_kv, path[:n_kept]):
                 self.n_kv += n_kept
             else:
-                self._forget()
+                self.forget()
         else:
             self.n_kv += n_kept
         self.tokens.extend(tokens)
@@ -85,9 +85,9 @@ class Session:
         if n_keep and self.target.capabilities.rewind and self.target.retain(self.seq_id, n_keep):
             self.n_kv = n_keep
         else:
-            self._forget()
+            self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Empty the cache: everything is pending again and will be evaluated anew."""
         self.target.clear(self.seq_id)
         self.n_kv = 0

@@ -1,12 +1,12 @@
 """Rows and a draft tree to the tokens the target itself chooses.
 
 The target is sampled at each position along the tree; a drafted token is kept while it equals the sample. No draft
-probability is needed, and the text is what drawing one token at a time would have given.
+probability is needed, and the text is what drawing one token at a time would have given. Where an answer
+ends is not decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 from edgespec.core.sampling import Sampler
@@ -15,16 +15,13 @@ from edgespec.interfaces import ROOT, Draft, Rows
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round decided: the target's tokens, and the draft nodes that agreed with them, root first.
-
-    `len(path)` is `len(tokens) - 1`, or `len(tokens)` where the last token was drafted too and nothing may follow it.
-    """
+    """What a round decided: the target's tokens, and the draft nodes that agreed with all but the last of them."""
 
     tokens: tuple[int, ...]
     path: tuple[int, ...]
 
 
-def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int, n_max: int, last: Container[int]) -> Verdict:
+def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int) -> Verdict:
     """Walk the draft tree with the target's own choices.
 
     Args:
@@ -32,8 +29,6 @@ def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int, n_max: int
         draft: the guessed tree.
         sampler: draws and counts; told of every token in the verdict.
         position: absolute position of the first token to be drawn.
-        n_max: most tokens wanted, at least 1.
-        last: tokens after which nothing may follow (end of generation).
     """
     children: dict[tuple[int, int], int] = {}
     for index, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
@@ -46,8 +41,7 @@ def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int, n_max: int
         sampler.accept(token)
         tokens.append(token)
         child = children.get((node, token))
-        if child is not None:
-            path.append(child)
-        if child is None or len(tokens) >= n_max or token in last:
+        if child is None:
             return Verdict(tuple(tokens), tuple(path))
+        path.append(child)
         node = child

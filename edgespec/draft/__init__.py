@@ -1,1 +1,19 @@
-"""Drafters: one file each."""
+"""Drafters: one file and one line here each. They guess; they do not know the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgespec.draft.suffix import SuffixDrafter
+from edgespec.interfaces import Drafter
+
+REGISTRY: dict[str, Callable[[], Drafter]] = {
+    "ngram": SuffixDrafter,
+}
+"""Name to factory; every session gets an instance of its own."""
+
+AUTO = "ngram"
+"""What "auto" uses."""
+
+NAMES = ("auto", "none", *REGISTRY)
+"""What a user may ask for."""

@@ -1,0 +1,110 @@
+"""A foreign drafter on its own thread: the round waits for it until a deadline and no longer.
+
+A guess that comes late is still used where the text meanwhile went the way it guessed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from edgespec.errors import DrafterError
+from edgespec.interfaces import NO_DRAFT, Draft, Drafter
+
+DEADLINE_S = 0.002
+"""How long a round waits: well under a decode step of any model worth drafting for."""
+_MAX_LATE = 3
+"""Answers in a row that came too late to be of any use before the drafter is given up."""
+
+
+class IsolatedDrafter:
+    """Runs `propose` of another drafter on a daemon thread, one question at a time."""
+
+    def __init__(self, drafter: Drafter, deadline_s: float = DEADLINE_S) -> None:
+        """The thread starts with the first question."""
+        self.name = drafter.name
+        self._drafter = drafter
+        self._deadline_s = deadline_s
+        self._changed = threading.Condition()
+        self._question: tuple[tuple[int, ...], int] | None = None
+        self._answer: tuple[tuple[int, ...], Draft | BaseException] | None = None
+        self._busy = False
+        self._closed = False
+        self._n_late = 0
+        self._thread: threading.Thread | None = None
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        """The drafter's answer if it comes in time, or what is left of an earlier one that proved right.
+
+        Raises:
+            DrafterError: it was too late several times in a row.
+            Exception: whatever the drafter raised.
+        """
+        text = tuple(context)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"drafter-{self.name}", daemon=True)
+                self._thread.start()
+            if not self._busy and self._answer is None:
+                self._ask(text, limit)
+            self._changed.wait_for(lambda: self._answer is not None, self._deadline_s)
+            if self._answer is None:
+                self._late()
+                return NO_DRAFT
+            asked, draft = self._answer
+            self._answer = None
+            if isinstance(draft, BaseException):
+                raise draft
+            if asked != text:
+                draft = _remainder(draft, asked, text)
+                if not draft.tokens:
+                    self._late()
+                    self._ask(text, limit)
+                    return NO_DRAFT
+            self._n_late = 0
+            return draft
+
+    def close(self) -> None:
+        """Let the thread end after the question it is at; a hung one is left behind, as a daemon."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _ask(self, text: tuple[int, ...], limit: int) -> None:
+        self._question = (text, limit)
+        self._busy = True
+        self._changed.notify_all()
+
+    def _late(self) -> None:
+        self._n_late += 1
+        if self._n_late >= _MAX_LATE:
+            raise DrafterError(f"too late {self._n_late} times in a row (deadline {self._deadline_s * 1e3:g} ms)")
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._question is not None or self._closed)
+                if self._closed or self._question is None:
+                    break
+                (text, limit), self._question = self._question, None
+            answer: Draft | BaseException
+            try:
+                answer = self._drafter.propose(text, limit)
+            except BaseException as error:  # noqa: BLE001 - handed to the round, which reports it
+                answer = error
+            with self._changed:
+                self._answer, self._busy = (text, answer), False
+                self._changed.notify_all()
+        self._drafter.close()
+
+
+def _remainder(draft: Draft, asked: tuple[int, ...], text: tuple[int, ...]) -> Draft:
+    """What is left of a chain guessed for `asked`, now that the text is `text`; nothing where it went another way."""
+    new = text[len(asked) :]
+    n = len(new)
+    if not n or text[: len(asked)] != asked or draft.tokens[:n] != new:
+        return NO_DRAFT
+    if draft.parents[: len(draft.tokens)] != tuple(range(-1, len(draft.tokens) - 1)):
+        return NO_DRAFT
+    n_left = len(draft.tokens) - n
+    return Draft(draft.tokens[n:], tuple(range(-1, n_left - 1)), draft.strength[n:], draft.confidence[n:])

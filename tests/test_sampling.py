@@ -1,0 +1,133 @@
+"""One row to one token: order of steps, penalties, noise, ties, odd rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.sampling import Sampler, _top_k, gumbel
+from edgespec.interfaces import Sampling
+
+
+def row_of(*logits: float) -> np.ndarray:
+    return np.array(logits, np.float32)
+
+
+def reference_probabilities(row: np.ndarray, p: Sampling) -> dict[int, float]:
+    """The textbook way: sort everything, cut step by step in float64."""
+    logits = row.astype(np.float64)
+    ids = [int(i) for i in np.lexsort((np.arange(len(row)), -logits))]
+    if p.top_k:
+        ids = ids[: p.top_k]
+
+    def softmax(kept: list[int], t: float = 1.0) -> list[float]:
+        e = [math.exp((logits[i] - max(logits[j] for j in kept)) / t) for i in kept]
+        return [x / sum(e) for x in e]
+
+    if p.typical_p < 1:
+        probs = softmax(ids)
+        entropy = -sum(x * math.log(x) for x in probs if x > 0)
+        order = sorted(range(len(ids)), key=lambda i: abs(-math.log(max(probs[i], 1e-300)) - entropy))
+        kept, mass = [], 0.0
+        for i in order:
+            kept.append(i)
+            mass += probs[i]
+            if mass >= p.typical_p:
+                break
+        ids = [ids[i] for i in sorted(kept)]
+    if p.top_p < 1:
+        probs = softmax(ids)
+        mass, n = 0.0, 0
+        while n < len(ids) and mass < p.top_p:
+            mass += probs[n]
+            n += 1
+        ids = ids[:n]
+    if p.min_p > 0:
+        best = max(logits[i] for i in ids)
+        ids = [i for i in ids if logits[i] >= best + math.log(p.min_p)]
+    return dict(zip(ids, softmax(ids, p.temperature), strict=True))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.7, top_k=4),
+        Sampling(temperature=1.3, top_p=0.8),
+        Sampling(temperature=0.9, min_p=0.2),
+        Sampling(temperature=1.0, typical_p=0.6),
+        Sampling(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05, typical_p=0.9),
+    ],
+)
+def test_draws_follow_the_target_distribution(params: Sampling) -> None:
+    row = np.random.default_rng(3).normal(0, 1.5, 12).astype(np.float32)
+    expected = reference_probabilities(row, params)
+    sampler, n = Sampler(params, []), 20_000
+    counts = np.bincount([sampler.sample(row, position) for position in range(n)], minlength=12)
+    assert set(np.flatnonzero(counts)) <= set(expected)
+    chi2 = sum((counts[i] - n * q) ** 2 / (n * q) for i, q in expected.items())
+    # Wilson-Hilferty: the 99.9 % point of chi-square with k degrees of freedom.
+    k = max(1, len(expected) - 1)
+    assert chi2 < k * (1 - 2 / (9 * k) + 3.09 * math.sqrt(2 / (9 * k))) ** 3
+
+
+def test_noise_depends_on_seed_attempt_position_and_token_only() -> None:
+    ids = np.array([5, 9, 200_000])
+    base = gumbel(1, 0, 7, ids)
+    assert np.array_equal(base, gumbel(1, 0, 7, ids))
+    assert base[1] == gumbel(1, 0, 7, np.array([9]))[0]
+    for other in (gumbel(2, 0, 7, ids), gumbel(1, 1, 7, ids), gumbel(1, 0, 8, ids)):
+        assert not np.any(base == other)
+    many = gumbel(0, 0, 0, np.arange(200_000))
+    assert np.isfinite(many).all()
+    assert abs(many.mean() - 0.5772) < 0.01
+    assert abs(many.var() - math.pi**2 / 6) < 0.02
+    gumbel(2**63, 2**40, -1, ids)  # any integers are keys
+
+
+def test_penalties_count_committed_tokens_once_and_forget_old_ones() -> None:
+    params = Sampling(repeat_penalty=2.0, penalty_last_n=2)
+    sampler = Sampler(params, [1, 2])
+    assert sampler.sample(row_of(0.9, 1.0, 1.0, -1.0), 0) == 0  # 1 and 2 were halved
+    sampler.accept(0)  # pushes 1 out of the window
+    assert sampler.sample(row_of(0.9, 1.0, 1.0, -1.0), 0) == 1
+    negative = Sampler(Sampling(repeat_penalty=2.0), [0])
+    assert negative.sample(row_of(-1.0, -1.5), 0) == 1  # a negative logit is multiplied
+
+
+def test_frequency_and_presence() -> None:
+    assert Sampler(Sampling(frequency_penalty=0.4), [0, 0, 0]).sample(row_of(2.0, 1.0), 0) == 1
+    assert Sampler(Sampling(presence_penalty=0.4), [0, 0, 0]).sample(row_of(2.0, 1.0), 0) == 0
+    assert Sampler(Sampling(frequency_penalty=0.4, penalty_last_n=0), [0, 0, 0]).sample(row_of(2.0, 1.0), 0) == 0
+
+
+def test_bias_may_forbid_or_force_and_the_row_is_untouched() -> None:
+    row = row_of(3.0, 2.0, 1.0)
+    before = row.copy()
+    assert Sampler(Sampling(logit_bias={0: -math.inf}), []).sample(row, 0) == 1
+    assert Sampler(Sampling(logit_bias={2: 100.0}, temperature=0.5), []).sample(row, 0) == 2
+    assert np.array_equal(row, before)
+
+
+def test_nan_never_wins() -> None:
+    assert Sampler(Sampling(), []).sample(row_of(math.nan, 1.0, 2.0), 0) == 2
+
+
+@given(st.integers(1, 60), st.integers(0, 10_000), st.sampled_from([30, 257, 3000, 20_000]))
+def test_top_k_is_exact_with_ties(k: int, seed: int, n: int) -> None:
+    row = np.round(np.random.default_rng(seed).normal(0, 2, n), 1).astype(np.float32)
+    expected = np.lexsort((np.arange(n), -row))[:k]
+    assert np.array_equal(_top_k(row, k), expected)
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 1.5))
+def test_pruned_draw_equals_full_draw(position: int, temperature: float) -> None:
+    """Leaving out tokens that no noise can lift changes nothing."""
+    row = np.random.default_rng(position).normal(0, 4, 5000).astype(np.float32)
+    ids = np.arange(5000)
+    full = int(np.argmax(row.astype(np.float64) / temperature + gumbel(0, 0, position, ids)))
+    assert Sampler(Sampling(temperature=temperature), []).sample(row, position) == full

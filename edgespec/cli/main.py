@@ -130,16 +130,24 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_tracebacks(wanted: bool) -> None:
+    if wanted:
+        os.environ["EDGESPEC_DEBUG"] = "1"
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     ctx: typer.Context,
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (also: EDGESPEC_DEBUG=1).")] = False,
+    __: Annotated[
+        bool,
+        typer.Option(
+            "--debug", callback=_show_tracebacks, is_eager=True, help="Show tracebacks (also: EDGESPEC_DEBUG=1)."
+        ),
+    ] = False,
 ) -> None:
-    if debug:
-        os.environ["EDGESPEC_DEBUG"] = "1"
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 

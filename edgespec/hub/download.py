@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import DownloadError, ModelNotFoundError
 from edgespec.hub.files import (
-    CHUNK,
     Progress,
     beside,
     check_space,
@@ -31,6 +30,8 @@ from edgespec.hub.files import (
 if TYPE_CHECKING:
     import requests
 
+_CHUNK = 64 << 10
+"""Bytes written at once: what has come of a chunk is lost when the line drops."""
 _TIMEOUT_S = (15.0, 60.0)
 _RETRY_DELAYS_S = (1.0, 2.0, 4.0)
 """Waits after tries that brought nothing; a try that brought bytes starts the count again."""
@@ -162,7 +163,7 @@ class _Transfer:
                 else:
                     self.etag.unlink(missing_ok=True)
                 self.progress.update(done, self.size)
-                for chunk in response.iter_content(CHUNK):
+                for chunk in response.iter_content(_CHUNK):
                     file.write(chunk)
                     done += len(chunk)
                     if self.size is not None and done > self.size:
@@ -205,8 +206,10 @@ def fetch(
         transfer = _Transfer(url, target, headers, progress, size, sha256)
         try:
             _run(transfer, sleep)
-            finish(transfer.part, target, transfer.size, transfer.sha256, progress)
-            transfer.etag.unlink(missing_ok=True)
+            try:
+                finish(transfer.part, target, transfer.size, transfer.sha256, progress)
+            finally:
+                transfer.etag.unlink(missing_ok=True)
         except OSError as error:
             raise unwritable(target, error) from error
 

@@ -107,9 +107,9 @@ class FakeTarget:
     def logits(self, text: Sequence[int]) -> Rows:
         """Logits after `text`: (n_vocab,) float32."""
         if self._script is not None and len(text) < len(self._script):
-            row = np.zeros(self.n_vocab, np.float32)
-            row[self._script[len(text)]] = 10.0
-            return row
+            scripted: Rows = np.zeros(self.n_vocab, np.float32)
+            scripted[self._script[len(text)]] = 10.0
+            return scripted
         local, whole = hash((self._seed, *text[-self._order :])), hash((self._seed, *text))
         row: Rows = self._table[local % len(self._table)] + self._noise * self._table[whole % len(self._table)]
         return row

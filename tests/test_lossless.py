@@ -37,10 +37,18 @@ MUTATIONS = (
     ("core/stream.py", "self._held = text[len(text) - n_hold :]", 'self._held = ""'),
     ("core/stream.py", "return text[: min(found)]", "return text"),
     ("core/stream.py", 'self._decoder.decode(b"", True)', '""'),
-    ("core/stream.py", "range(min(len(text), len(stop) - 1), 0, -1)", "range(min(len(text), len(stop) - 1) - 1, 0, -1)"),
+    (
+        "core/stream.py",
+        "range(min(len(text), len(stop) - 1), 0, -1)",
+        "range(min(len(text), len(stop) - 1) - 1, 0, -1)",
+    ),
     ("core/generation.py", "tokens = verdict.tokens[:n]", "tokens = verdict.tokens"),
     ("core/generation.py", "self.session.n_ctx - len(self.session.tokens)", "self.limits.max_draft"),
-    ("core/generation.py", "if token in self._eog:\n                self._finish", "if False:\n                self._finish"),
+    (
+        "core/generation.py",
+        "if token in self._eog:\n                self._finish",
+        "if False:\n                self._finish",
+    ),
     ("core/drafting.py", "return cut(draft, min(valid, limit))", "return cut(draft, valid)"),
     ("core/drafting.py", "0 <= token < n_vocab", "token < n_vocab"),
 )

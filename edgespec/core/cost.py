@@ -7,6 +7,7 @@ follow heat and load, since passes bound by memory (width 1) and by arithmetic d
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ _SCALE_RATE = 0.15
 _SLOPE_RATE = 0.02
 _RELAX = 0.01
 """Share by which an unconfirmed wide scale returns to the narrow one each round, so that a bad spell is forgotten."""
+_SUSPECT = 0.75
 _OUTLIER = 1.6
 """A pass this many times dearer than expected counts as a stall unless the next one agrees."""
 
@@ -53,6 +55,11 @@ class CostModel:
     def drift(self) -> float:
         """How much dearer wide passes became against single ones since calibration; 1 is not at all."""
         return self._scale_wide / self._scale_one
+
+    @property
+    def suspect(self) -> bool:
+        """Whether single passes run much faster than calibrated: the machine was busy then, and the table is wrong."""
+        return self._scale_one < _SUSPECT
 
     def base_s(self, width: int) -> float:
         """Calibrated seconds of `width` rows at a short context, interpolated."""
@@ -106,7 +113,7 @@ class CostModel:
 
 def _guess(width: int) -> float:
     """Decode steps of `width` rows on an unknown machine."""
-    for (lo, lo_steps), (hi, hi_steps) in zip(_GUESSED_STEPS, _GUESSED_STEPS[1:], strict=False):  # neighbours
+    for (lo, lo_steps), (hi, hi_steps) in itertools.pairwise(_GUESSED_STEPS):  # neighbours
         if width <= hi:
             return lo_steps + (hi_steps - lo_steps) * (width - lo) / (hi - lo)
     return _GUESSED_STEPS[-1][1] * width / _GUESSED_STEPS[-1][0]

@@ -30,7 +30,7 @@ class Drafting:
         try:
             draft = self.drafter.propose(context, limit)
             valid = _valid_length(draft, self._n_vocab)
-        except Exception as error:  # noqa: BLE001 - a foreign drafter may raise anything; it is reported, not hidden
+        except Exception as error:
             self.stop(f"{self.name} raised {type(error).__name__}: {error}".splitlines()[0])
             return NO_DRAFT
         if valid < len(draft.tokens):
@@ -47,7 +47,7 @@ class Drafting:
         """Close the drafter; a failure to close is noted, for it changes nothing about the text."""
         try:
             self.drafter.close()
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             self.notes.append(f"{self.name} failed to close: {type(error).__name__}: {error}")
 
 

@@ -152,7 +152,11 @@ class Sampler:
 def _argmax(row: Row) -> int:
     """Index of the largest logit; NaN never wins."""
     best = int(np.argmax(row))
-    return best if row[best] == row[best] else int(np.argmax(np.nan_to_num(row, nan=-np.inf, posinf=np.inf, neginf=-np.inf)))
+    return (
+        best
+        if row[best] == row[best]
+        else int(np.argmax(np.nan_to_num(row, nan=-np.inf, posinf=np.inf, neginf=-np.inf)))
+    )
 
 
 def _pool(row: Row, best: np.float32, share: float) -> Ids:

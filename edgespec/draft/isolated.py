@@ -90,7 +90,7 @@ class IsolatedDrafter:
             answer: Draft | BaseException
             try:
                 answer = self._drafter.propose(text, limit)
-            except BaseException as error:  # noqa: BLE001 - handed to the round, which reports it
+            except BaseException as error:
                 answer = error
             with self._changed:
                 self._answer, self._busy = (text, answer), False

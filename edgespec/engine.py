@@ -1,0 +1,428 @@
+"""The composition root: the only place where target, drafters, device and stored state meet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from edgespec import paths, state
+from edgespec.calibrate import calibrate
+from edgespec.config import EngineConfig
+from edgespec.core.acceptance import Acceptance
+from edgespec.core.controller import Controller
+from edgespec.core.cost import CostModel
+from edgespec.core.drafting import Drafting
+from edgespec.core.generation import Generation
+from edgespec.core.round import play_round
+from edgespec.core.session import Session
+from edgespec.device import host
+from edgespec.draft import AUTO, NAMES, REGISTRY
+from edgespec.draft.isolated import IsolatedDrafter
+from edgespec.errors import ConfigError, EvalCancelled, ModelError
+from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
+from edgespec.opening import Opened, open_model
+
+_DRIFTED = 1.25
+"""Wide passes this much off their calibrated ratio to single ones: the stored cost table no longer fits."""
+_SAVE_EVERY_S = 30.0
+_MAX_CALIBRATIONS = 3
+"""In one process: a machine that is always busy is not measured for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Numbers for a status line while an answer streams; None while unknown."""
+
+    tok_s: float | None
+    accepted_share: float | None
+    tokens_per_round: float | None
+
+
+class Engine:
+    """A loaded model with everything that makes it fast. A context manager; threads may share it and take turns."""
+
+    def __init__(self, opened: Opened, config: EngineConfig) -> None:
+        """Use `Engine.open`."""
+        self.config = config
+        self.target = opened.target
+        self.n_ctx = opened.target.n_ctx
+        self.model_name = opened.target.name
+        self.model_path = opened.path
+        self.fingerprint = opened.fingerprint
+        self.template_name = opened.template.name
+        self._template = opened.template
+        self._sysfs = opened.sysfs
+        self._lock = threading.RLock()
+        self._seats: list[Session | None] = [None] * opened.target.options.n_seq_max
+        self._tools: dict[Session, _Tools] = {}
+        self._closed = False
+        self._n_calibrations = 0
+        self._state_file = state.state_file(
+            paths.cache_dir() / "state", opened.fingerprint, opened.machine, *map(str, _key(config, opened))
+        )
+        table, self._prior, note = state.load_state(self._state_file)
+        self._cost: CostModel | None = CostModel(table) if table else None
+        self.notes = (*opened.notes, *([note] if note else []))
+        self._saved_at_s = time.perf_counter()
+        if config.drafter != "none":
+            self._cost_model()
+        self.load_s = time.perf_counter() - opened.began_s
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | None = None,
+        config: EngineConfig | None = None,
+        *,
+        progress: Callable[[int, int | None], None] | None = None,
+        n_sessions: int = 1,
+    ) -> Self:
+        """Find (or fetch) a model, check it, load it, and measure what its passes cost.
+
+        Args:
+            model: a path, a catalogue name, or `hf:owner/repo/file.gguf`; None: the configured one.
+            config: options; None: the defaults.
+            progress: called with (bytes done, bytes in all) while a model is fetched.
+            n_sessions: sequences whose KV caches are kept side by side.
+
+        Raises:
+            ConfigError: an option has no such value.
+            ModelError: the model cannot be found, fetched, read, or does not fit the memory.
+            DeviceError: llama.cpp does not load here.
+        """
+        config = config or EngineConfig()
+        check_drafter(config.drafter)
+        return cls(open_model(str(model or config.model), config, n_sessions, progress), config)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text`, without a start token; `special` parses control tokens written in it."""
+        return self.target.encode(text, special=special)
+
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        """The bytes a reader would see of `tokens`."""
+        return b"".join(map(self.target.piece, tokens))
+
+    def prompt(self, text: str, *, raw: bool = False) -> list[int]:
+        """Tokens of a prompt, with the model's start token exactly once where it wants one.
+
+        Control tokens written in the text are parsed, so that a rendered template works; `raw` keeps them plain text.
+        """
+        return self.target.encode(text, special=not raw, bos=True)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The conversation as the text this model was trained on."""
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def session(self) -> Session:
+        """A new, empty sequence. Only the most recently used ones keep their KV cache; the others evaluate anew."""
+        with self._lock:
+            self._check_open()
+            session = Session(self.target, n_ctx=self.n_ctx // len(self._seats))
+            self._seat(session)
+            return session
+
+    def release(self, session: Session) -> None:
+        """Forget a session: its cache, its drafters, what it learned."""
+        with self._lock:
+            if session in self._seats:
+                session.forget()
+                self._seats[self._seats.index(session)] = None
+            tools = self._tools.pop(session, None)
+            for drafting in tools.draftings.values() if tools else ():
+                drafting.close()
+
+    def stream(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        *,
+        drafter: str | Drafter | None = None,
+        session: Session | None = None,
+    ) -> Stream:
+        """Begin an answer; iterate over the result for its pieces.
+
+        Args:
+            prompt: token ids, as `prompt` or `encode` give them.
+            sampling: how tokens are drawn; None: as configured.
+            limits: when to end; None: as configured.
+            drafter: a name of `edgespec.draft.NAMES`, or an object of your own, which runs on its own thread.
+            session: continue in its KV cache; None: a fresh one that is forgotten afterwards.
+
+        Raises:
+            ConfigError: an option has no such value.
+            ContextFullError: the prompt does not fit.
+        """
+        sampling = sampling or sampling_from(self.config)
+        limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
+        _check_sampling(sampling, self.target.n_vocab)
+        _check_prompt(prompt, self.target.n_vocab)
+        with self._lock:
+            self._check_open()
+            owned = session is None
+            session = session or self.session()
+            self._seat(session)
+            try:
+                drafting, controller = self._drafting(session, drafter, sampling, limits)
+                generation = Generation(
+                    session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller
+                )
+            except BaseException:
+                if owned:
+                    self.release(session)
+                raise
+            return Stream(self, generation, owned)
+
+    def temperature_c(self) -> float | None:
+        """The processor's temperature in degrees Celsius; None where no sensor can be believed."""
+        found = host.temperature_c(self._sysfs)
+        return found[0] if found else None
+
+    def close(self) -> None:
+        """Save what was learned and free the model. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._save()
+            for tools in self._tools.values():
+                for drafting in tools.draftings.values():
+                    drafting.close()
+            self._tools.clear()
+            self.target.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModelError("the engine is closed; open a new one")
+
+    def _seat(self, session: Session) -> None:
+        """Give the session a place in the KV cache, taking that of the one unused for longest."""
+        if session in self._seats:
+            self._seats.append(self._seats.pop(self._seats.index(session)))
+            return
+        free = self._seats.index(None) if None in self._seats else 0
+        evicted = self._seats.pop(free)
+        if evicted is not None:
+            evicted.forget()
+            session.seq_id = evicted.seq_id
+        else:
+            session.seq_id = min(set(range(len(self._seats) + 1)) - {s.seq_id for s in self._seats if s})
+        self.target.clear(session.seq_id)
+        session.n_kv = 0
+        self._seats.append(session)
+
+    def _drafting(
+        self, session: Session, drafter: str | Drafter | None, sampling: Sampling, limits: Limits
+    ) -> tuple[Drafting | None, Controller | None]:
+        wanted = drafter if drafter is not None else self.config.drafter
+        if isinstance(wanted, str):
+            check_drafter(wanted)
+            wanted = AUTO if wanted == "auto" else wanted
+        if wanted == "none" or limits.max_draft == 0:
+            return None, None
+        tools = self._tools.setdefault(session, _Tools({}, {}))
+        key = wanted if isinstance(wanted, str) else f"{wanted.name}@{id(wanted):x}"
+        if key not in tools.draftings:
+            made = REGISTRY[wanted]() if isinstance(wanted, str) else IsolatedDrafter(wanted)
+            tools.draftings[key] = Drafting(made, self.target.n_vocab)
+        if limits.fixed_draft is not None:
+            return tools.draftings[key], None
+        cost = self._cost_model()
+        if sampling.temperature not in tools.controllers:
+            acceptance = Acceptance(self._prior, sampling.temperature)
+            tools.controllers[sampling.temperature] = Controller(cost, acceptance)
+        tools.controllers[sampling.temperature].cost = cost
+        return tools.draftings[key], tools.controllers[sampling.temperature]
+
+    def _cost_model(self) -> CostModel:
+        if self._cost is not None and self._cost.suspect and self._n_calibrations < _MAX_CALIBRATIONS:
+            self._cost = None
+        if self._cost is None:
+            self._n_calibrations += 1
+            for session in self._seats:
+                if session is not None:
+                    session.forget()
+            self._cost = CostModel(calibrate(self.target, time.perf_counter))
+        return self._cost
+
+    def _advance(self, generation: Generation) -> Chunk:
+        with self._lock:
+            self._check_open()
+            self._seat(generation.session)
+            cost = self._cost if generation.controller is not None else None
+            return play_round([generation], self.target, time.perf_counter, cost)[0]
+
+    def _finish(self, generation: Generation, owned: bool) -> Result:
+        with self._lock:
+            result = generation.result()
+            if owned:
+                self.release(generation.session)
+            if time.perf_counter() - self._saved_at_s > _SAVE_EVERY_S:
+                self._save()
+        return replace(result, report=self._complete(result.report))
+
+    def _complete(self, report: Report) -> Report:
+        """Add what only the engine knows."""
+        cpus = host.allowed_cpus(self._sysfs)
+        found = host.temperature_c(self._sysfs)
+        return replace(
+            report,
+            load_s=self.load_s,
+            threads=self.target.n_threads,
+            cpus_target=cpus,
+            cpus_drafter=() if report.drafter == "none" else cpus,
+            heat={"temp_c": found[0], "source": found[1]} if found else None,
+            rss_bytes=host.rss_bytes(self._sysfs),
+            notes=(*self.notes, *report.notes),
+        )
+
+    def _save(self) -> None:
+        self._saved_at_s = time.perf_counter()
+        if self._cost is None:
+            return
+        if self._cost.suspect or not 1 / _DRIFTED < self._cost.drift < _DRIFTED:
+            state.drop_state(self._state_file)
+            return
+        note = state.save_state(self._state_file, self._cost.table(), self._prior)
+        if note and note not in self.notes:
+            self.notes = (*self.notes, note)
+
+
+class Stream:
+    """An answer in the making: an iterator of Chunk; `result` afterwards."""
+
+    def __init__(self, engine: Engine, generation: Generation, owned: bool) -> None:
+        """Use `Engine.stream`."""
+        self._engine = engine
+        self._generation = generation
+        self._owned = owned
+        self._cancelled = False
+        self._result: Result | None = None
+
+    def __iter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __next__(self) -> Chunk:
+        """The next piece.
+
+        Raises:
+            EvalError: llama.cpp failed; the text so far is in `result`.
+        """
+        generation = self._generation
+        while self._result is None:
+            if self._cancelled and generation.finish_reason is None:
+                rest = generation.cancel()
+                self._end()
+                if rest:
+                    return Chunk(rest, (), 0)
+                break
+            if generation.finish_reason is not None:
+                self._end()
+                break
+            try:
+                chunk = self._engine._advance(generation)
+            except EvalCancelled:
+                self._engine.target.resume()
+                continue
+            except BaseException:
+                generation.cancel()
+                self._end()
+                raise
+            if chunk.tokens or chunk.text:
+                return chunk
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """Stop as soon as possible, also in the middle of a prompt; callable from any thread or signal handler."""
+        self._cancelled = True
+        self._engine.target.abort()
+
+    @property
+    def result(self) -> Result:
+        """The whole answer.
+
+        Raises:
+            RuntimeError: it is not finished.
+        """
+        if self._result is None:
+            raise RuntimeError("the answer is not finished: iterate to its end, or cancel() and iterate")
+        return self._result
+
+    def live(self) -> Live:
+        """Numbers so far."""
+        stats = self._generation.stats
+        first, last = stats.first_token_s, stats.last_token_s
+        seconds = last - first if first is not None and last is not None else 0.0
+        return Live(
+            (stats.n_tokens - 1) / seconds if seconds > 0 else None,
+            stats.accepted / stats.drafted if stats.drafted else None,
+            stats.n_decoded / stats.rounds if stats.rounds else None,
+        )
+
+    def _end(self) -> None:
+        if self._cancelled:
+            self._engine.target.resume()
+        self._result = self._engine._finish(self._generation, self._owned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What a session drafts with: drafters by name, controllers by temperature."""
+
+    draftings: dict[str, Drafting]
+    controllers: dict[float, Controller]
+
+
+def check_drafter(name: str) -> None:
+    """Refuse names that no drafter has.
+
+    Raises:
+        ConfigError: naming the choices.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"unknown drafter {name!r}: choose one of {', '.join(NAMES)}")
+
+
+def sampling_from(config: EngineConfig, attempt: int = 0) -> Sampling:
+    """The configured way of drawing tokens."""
+    names = (
+        "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty",
+        "presence_penalty", "seed",
+    )  # fmt: skip
+    return Sampling(**{name: getattr(config, name) for name in names}, attempt=attempt)
+
+
+def _check_sampling(sampling: Sampling, n_vocab: int) -> None:
+    bad = [token for token in sampling.logit_bias if not 0 <= token < n_vocab]
+    if bad:
+        raise ConfigError(f"logit_bias names token {bad[0]}, the vocabulary has {n_vocab}")
+    if not (sampling.temperature >= 0 and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1):
+        raise ConfigError("temperature must be >= 0, top_p in (0, 1], min_p in 0..1")
+    if not (0 < sampling.typical_p <= 1 and sampling.repeat_penalty > 0 and sampling.top_k >= 0):
+        raise ConfigError("typical_p must be in (0, 1], repeat_penalty > 0, top_k >= 0")
+
+
+def _check_prompt(prompt: Sequence[int], n_vocab: int) -> None:
+    if prompt and not (min(prompt) >= 0 and max(prompt) < n_vocab):
+        raise ConfigError(f"the prompt has token ids outside 0..{n_vocab - 1}")
+
+
+def _key(config: EngineConfig, opened: Opened) -> tuple[object, ...]:
+    """What changes the cost of a pass."""
+    return (config.kv_type, opened.target.n_threads, opened.target.n_threads_batch, opened.build)

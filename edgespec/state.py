@@ -1,0 +1,78 @@
+"""What the next run should know: cost table and acceptance, one small JSON file a model, machine and setting.
+
+Losing it costs a second of calibration and nothing else, so no failure here is ever fatal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
+from edgespec.core.acceptance import Prior
+from edgespec.core.cost import CostTable
+
+_VERSION = 1
+
+
+def state_file(folder: Path, *parts: str) -> Path:
+    """Where the state for this combination of model, machine and settings lives."""
+    return folder / f"{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:24]}.json"
+
+
+def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
+    """Cost table and acceptance as saved, and a line for the user where a file was there but of no use."""
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+        if raw["version"] != _VERSION:
+            return None, Prior(), None
+        base = {int(width): float(s) for width, s in raw["base_s"].items()}
+        slopes = float(raw["slope_one_s"]), float(raw["slope_wide_s"])
+        numbers = (*base.values(), *slopes)
+        if 1 not in base or not all(math.isfinite(x) and x >= 0 for x in numbers) or min(base.values()) <= 0:
+            raise ValueError("absurd times")
+        prior = {
+            (int(at), str(drafter), int(strength)): (float(hits), float(tries))
+            for at, drafter, strength, hits, tries in raw["acceptance"]
+            if 0 <= float(hits) <= float(tries) < 1e6
+        }
+        return CostTable(base, *slopes), Prior(prior), None
+    except FileNotFoundError:
+        return None, Prior(), None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, Prior(), f"what was learned earlier cannot be read and is measured anew ({error})"
+
+
+def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:
+    """Write the state; a line for the user where that failed."""
+    raw = {
+        "version": _VERSION,
+        "base_s": {str(width): s for width, s in table.base_s.items()},
+        "slope_one_s": table.slope_one_s,
+        "slope_wide_s": table.slope_wide_s,
+        "acceptance": [[*key, *counts] for key, counts in sorted(prior.table.items())],
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".state-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(raw, file)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        return f"what was learned is not saved: {error}"
+    return None
+
+
+def drop_state(path: Path) -> None:
+    """Forget a state that no longer describes the machine, so that the next run calibrates."""
+    with contextlib.suppress(OSError):  # an unwritable cache was already reported by `save_state`
+        path.unlink()

@@ -15,7 +15,7 @@ from typing import Any
 
 from edgespec.errors import DeviceError, ModelError
 
-_LOG_ERROR = 3
+_LOG_ERROR = 4  # ggml.h counts NONE, DEBUG, INFO, WARN, ERROR, CONT; the binding's comment has another order
 _LOG_CONTINUE = 5
 _REPACKED_X86 = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4", "Q1_0"})
@@ -133,10 +133,11 @@ def captured_errors() -> Iterator[list[str]]:
             previous = previous if level == _LOG_CONTINUE else level
             if previous == _LOG_ERROR:
                 text += part
-        lines.extend(_without_prefix(line) for line in text.splitlines() if line.strip())
+        lines.extend(without_prefix(line) for line in text.splitlines() if line.strip())
 
 
-def _without_prefix(line: str) -> str:
+def without_prefix(line: str) -> str:
+    """A log line without the name of the C function at its head."""
     head, separator, tail = line.strip().partition(": ")
     return tail if separator and " " not in head else line.strip()
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from edgespec.errors import ModelError
 from edgespec.interfaces import Capabilities, Row
 from edgespec.target import lib
 
@@ -77,9 +78,13 @@ def probe(ctx: int, model: int, decode: Decode, n_vocab: int, *, swa_full: bool,
     a, b, c = n_vocab // 3, n_vocab // 2, n_vocab - 1 - n_vocab // 5
     other = decode([a, c], 0)
     partial = bool(native.llama_memory_seq_rm(memory, 0, 1, -1))
-    rolled = decode([b], 1) if partial and compare else None
+    rolled, held = None, True
+    if partial and compare:
+        try:
+            rolled = decode([b], 1)
+        except ModelError:  # the position was still taken
+            held = False
     native.llama_memory_seq_rm(memory, 0, -1, -1)
-    held = True
     if rolled is not None:
         straight = decode([a, b], 0)
         native.llama_memory_seq_rm(memory, 0, -1, -1)

@@ -87,7 +87,7 @@ def _main_reason(errors: list[str]) -> str:
     ):
         for line in errors:
             if marker in line:
-                return line.partition(marker)[2]
+                return lib.without_prefix(line.partition(marker)[2])
     return errors[0] if errors else "no reason given"
 
 

@@ -7,13 +7,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from chat_fakes import FakeEngine, as_engine, fail_after, fake_engine
 
 from edgespec.chat import Chat, Turn
 from edgespec.config import EngineConfig
 from edgespec.conversation import PromptMemory
 from edgespec.errors import ConfigError, ContextFullError, EdgespecError, EvalError
 from edgespec.interfaces import Limits, Message, Sampling
-from chat_fakes import FakeEngine, as_engine, fail_after, fake_engine
 
 
 def say(turn: Turn) -> str:
@@ -217,7 +217,7 @@ def test_thinking_stays_out_of_the_history() -> None:
 def test_overflow_drops_the_oldest_turns_whole() -> None:
     engine = fake_engine("answer", n_ctx=256)
     chat = Chat(as_engine(engine), system="sys", limits=Limits(max_tokens=20))
-    notes = []
+    notes: list[str] = []
     for i in range(20):
         turn = chat.ask(f"question {i}")
         notes += turn.notes

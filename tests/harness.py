@@ -20,7 +20,7 @@ from edgespec.core.round import play_round
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
-from edgespec.interfaces import Capabilities, Draft, FinishReason, Limits, Sampling
+from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling
 from edgespec.testing import FakeClock, FakeTarget
 
 COSTS = {1: 1.0, 2: 1.7, 4: 2.4, 8: 3.6, 16: 5.8}
@@ -194,7 +194,8 @@ def engine(case: Case, drafted: bool) -> list[Answer]:
     target = fake_target(case, clock)
     cost = CostModel(CostTable({w: s / 1000 for w, s in COSTS.items()})) if case.controlled else None
     sessions = [Session(target, i) for i in range(len(case.turns[0]))]
-    desks = [Drafting(rng.choice([SuffixDrafter(), OddDrafter(target, rng)]), target.n_vocab) for _ in sessions]
+    drafters: list[Drafter] = [rng.choice((SuffixDrafter(), OddDrafter(target, rng))) for _ in sessions]
+    desks = [Drafting(drafter, target.n_vocab) for drafter in drafters]
     controls = [Controller(cost, Acceptance(Prior(), case.sampling.temperature)) if cost else None for _ in sessions]
     answers = []
     for turns in case.turns:

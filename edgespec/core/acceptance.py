@@ -15,10 +15,10 @@ Key = tuple[str, int]
 """(drafter, strength)."""
 
 _LONG_DECAY = 0.998
-_SHORT_DECAY = 0.95
+_SHORT_DECAY = 0.9
 _CLAIM_WEIGHT = 2.0
 """Observations that a drafter's own confidence counts for."""
-_PRIOR_WEIGHT = 6.0
+_PRIOR_WEIGHT = 4.0
 """Observations of this text that the long memory counts for."""
 _BANDS = (0.05, 0.5, 1.0)
 """Upper temperatures of the bands that have a prior of their own; acceptance at 0.7 is half of greedy's."""

@@ -1,8 +1,8 @@
 """Seconds a verify pass takes, by width and context length, and how the machine has drifted since it was calibrated.
 
-T(w, n_ctx) = scale * (a_w + slope * w * n_ctx): `a_w` is calibrated at a short context, the slopes of attention (one
-for single rows, which take another path in ggml, one for wider passes) are learned while running. Two live scales
-follow heat and load, since passes bound by memory (width 1) and by arithmetic drift apart. Does not own a clock.
+T(w, n_ctx) = a_w * scale + slope * w * n_ctx * a_1: `a_w` is calibrated at a short context; scale and slope are learned
+while running, apart for single rows and for wider passes, since heat and a lost core move those bound by memory and
+those bound by arithmetic differently, and since ggml's attention takes another path for single rows. Owns no clock.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dataclasses import dataclass
 _GUESSED_STEPS = ((1, 1.0), (2, 1.9), (4, 3.2), (8, 5.6), (16, 10.0), (64, 40.0))
 """Decode steps by width where nothing was measured: dearer than any measured machine, so that nothing is risked on it.
 Source: measured on x86 with Q4_1 weights, two threads: 1 / 1.76 / 2.8 / 4.5 / 8."""
-_SCALE_RATE = 0.15
-_SLOPE_RATE = 0.02
+_RATE = 0.15
+"""Share of an error that is corrected at once (normalised least mean squares over scale and slope)."""
+_CTX_UNIT = 1024.0
+"""Context tokens that one unit of slope stands for, so that scale and slope are of like size."""
 _RELAX = 0.01
-"""Share by which an unconfirmed wide scale returns to the narrow one each round, so that a bad spell is forgotten."""
+"""Share by which what is believed of wide passes returns to what single ones show, each round: a bad spell is forgotten."""
 _SUSPECT = 0.75
 _OUTLIER = 1.6
 """A pass this many times dearer than expected counts as a stall unless the next one agrees."""
@@ -28,10 +30,31 @@ class CostTable:
     """What calibration measured: seconds by width at a short context, and the attention slopes learned so far."""
 
     base_s: Mapping[int, float]
-    slope_one_s: float = 0.0
-    """Seconds per context token of a single-row pass."""
-    slope_wide_s: float = 0.0
-    """Seconds per row and context token of a wider pass."""
+    slope_one: float = 0.0
+    """Plain steps that 1024 tokens of context add to a single-row pass."""
+    slope_wide: float = 0.0
+    """Plain steps that 1024 tokens of context add per row of a wider pass."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """Time over calibrated time: `scale + slope * x`, followed as it drifts."""
+
+    slope: float
+    scale: float = 1.0
+    late: bool = False
+
+    def at(self, x: float) -> float:
+        return self.scale + self.slope * x
+
+    def observe(self, x: float, ratio: float) -> None:
+        expected = self.at(x)
+        late, self.late = self.late, ratio > _OUTLIER * expected
+        if self.late and not late:
+            return
+        step = _RATE * (min(ratio, 4.0 * expected) - expected) / (1.0 + x * x)
+        self.scale = max(0.05, self.scale + step)
+        self.slope = max(0.0, self.slope + step * x)
 
 
 class CostModel:
@@ -40,26 +63,23 @@ class CostModel:
     def __init__(self, table: CostTable) -> None:
         """`table.base_s` needs width 1; widths between measured ones are interpolated, beyond them extrapolated."""
         self._base = dict(sorted(table.base_s.items()))
-        self._slope_one = table.slope_one_s
-        self._slope_wide = table.slope_wide_s
-        self._scale_one = 1.0
-        self._scale_wide = 1.0
-        self._late_one = self._late_wide = False
+        self._one = _Line(table.slope_one)
+        self._wide = _Line(table.slope_wide)
         self._by_width: dict[int, float] = {}
 
     def table(self) -> CostTable:
         """What is worth saving."""
-        return CostTable(self._base, self._slope_one, self._slope_wide)
+        return CostTable(self._base, self._one.slope, self._wide.slope)
 
     @property
     def drift(self) -> float:
         """How much dearer wide passes became against single ones since calibration; 1 is not at all."""
-        return self._scale_wide / self._scale_one
+        return self._wide.scale / self._one.scale
 
     @property
     def suspect(self) -> bool:
         """Whether single passes run much faster than calibrated: the machine was busy then, and the table is wrong."""
-        return self._scale_one < _SUSPECT
+        return self._one.scale < _SUSPECT
 
     def base_s(self, width: int) -> float:
         """Calibrated seconds of `width` rows at a short context, interpolated."""
@@ -70,30 +90,20 @@ class CostModel:
 
     def seconds(self, width: int, n_ctx: int) -> float:
         """Expected seconds now of a pass of `width` rows on `n_ctx` cached tokens."""
-        if width == 1:
-            return self._scale_one * (self.base_s(1) + self._slope_one * n_ctx)
-        return self._scale_wide * (self.base_s(width) + self._slope_wide * width * n_ctx)
+        line = self._one if width == 1 else self._wide
+        return self.base_s(width) * line.at(self._load(width, n_ctx))
 
     def observe(self, width: int, n_ctx: int, seconds: float) -> None:
         """Learn from a measured pass. A single stall is ignored; two in a row are the new truth."""
-        ratio = seconds / self.seconds(width, n_ctx)
+        line = self._one if width == 1 else self._wide
+        line.observe(self._load(width, n_ctx), seconds / self.base_s(width))
         if width == 1:
-            late, self._late_one = self._late_one, ratio > _OUTLIER
-            if ratio > _OUTLIER and not late:
-                return
-            error = seconds - self.seconds(1, n_ctx)
-            if n_ctx > 64 and ratio < _OUTLIER:
-                self._slope_one = max(0.0, self._slope_one + _SLOPE_RATE * error / n_ctx)
-            self._scale_one *= 1.0 + _SCALE_RATE * (min(ratio, 4.0) - 1.0)
-            self._scale_wide += _RELAX * (self._scale_one - self._scale_wide)
-            return
-        late, self._late_wide = self._late_wide, ratio > _OUTLIER
-        if ratio > _OUTLIER and not late:
-            return
-        error = seconds - self.seconds(width, n_ctx)
-        if n_ctx > 64 and ratio < _OUTLIER:
-            self._slope_wide = max(0.0, self._slope_wide + _SLOPE_RATE * error / (n_ctx * width))
-        self._scale_wide *= 1.0 + _SCALE_RATE * (min(ratio, 4.0) - 1.0)
+            self._wide.scale += _RELAX * (self._one.scale - self._wide.scale)
+            self._wide.slope += _RELAX * (self._one.slope - self._wide.slope)
+
+    def _load(self, width: int, n_ctx: int) -> float:
+        """Attention's share in units of the pass: rows times context, over what the rows cost anyway."""
+        return width * n_ctx / _CTX_UNIT * self.base_s(1) / self.base_s(width)
 
     def _interpolate(self, width: int) -> float:
         known = list(self._base)

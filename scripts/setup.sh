@@ -72,7 +72,7 @@ except BlockingIOError:
 PY
 }
 
-# Runs a command with its output in $log; says every 30 s that it still runs; shows the end of the log if it fails.
+# Runs a command with its output in $log; says every 30 s that it still runs; shows the errors if it fails.
 with_progress() {
   local what=$1 began=$SECONDS ticker status=0
   shift
@@ -87,8 +87,8 @@ with_progress() {
   "$@" >>"$log" 2>&1 </dev/null 9>&- || status=$?
   { kill "$ticker" && wait "$ticker"; } 2>/dev/null
   if [ "$status" -ne 0 ]; then
-    grep -v '^ *$' "$log" | tail -n 15 >&2
-    die "$what failed (all output: $log)"
+    grep -i 'error' "$log" | tail -n 4 >&2
+    die "$what failed; without a network that is expected, else all output is in $log"
   fi
 }
 

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import gguf_maker as maker
 import pytest
+from own_process import run
 
-from edgespec.errors import EvalError, ModelError, ModelFormatError, ModelMemoryError
+from edgespec.errors import DeviceError, EvalCancelled, EvalError, ModelError, ModelFormatError
 from edgespec.interfaces import Draft, Plan
 from edgespec.target import lib
-from edgespec.target.gguf_check import check
 from edgespec.target.llama import load
 from edgespec.target.options import KvType, TargetOptions
-from edgespec.target.sizing import choose_n_ctx, estimate
 
-TESTS = Path(__file__).parent
 SMALL = TargetOptions(n_ctx=256)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return maker.make(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
-
-
-def run(code: str, *arguments: object) -> str:
-    """Run a script in its own process, so that limits and peaks are its own."""
-    prelude = f"import sys; sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]\n"
-    done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_importing_the_room_loads_no_library() -> None:
@@ -308,49 +291,72 @@ def test_any_text_can_be_encoded(tiny: Path, text: str) -> None:
         assert b"".join(map(target.piece, target.encode(text, special=False))).decode() == whole
 
 
-def test_context_by_free_memory(tiny: Path) -> None:
-    info = check(tiny)
-    assert choose_n_ctx(info, None) == 2048
-    assert choose_n_ctx(info, None, 100) == 100
-    assert choose_n_ctx(info, 10**12, 5000) == 5000
-    full = estimate(info, TargetOptions(n_ctx=2048)).total
-    assert choose_n_ctx(info, full) == 2048
-    assert choose_n_ctx(info, full - 1) == 1024
-    least = estimate(info, TargetOptions(n_ctx=512)).total
-    assert choose_n_ctx(info, least) == 512
-    with pytest.raises(ModelMemoryError, match=r"needs \d+ MB .* \d+ MB is free"):
-        choose_n_ctx(info, least - 1)
-    with pytest.raises(ModelMemoryError, match="smaller context"):
-        choose_n_ctx(info, least, 100_000)
-    with pytest.raises(ModelError, match="at least 1"):
-        choose_n_ctx(info, None, 0)
+def test_a_long_run_of_characters_does_not_overflow_the_stack(tmp_path: Path) -> None:
+    """Tokenizers with a regular expression recurse once a character; threads may have half a megabyte of stack."""
+    tokens = ["<unk>", "<s>", "</s>", *map(chr, range(33, 127))]
+    meta = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "deepseek-llm",
+        "tokenizer.ggml.tokens": tokens + [f"w{index}" for index in range(maker.N_VOCAB - len(tokens))],
+        "tokenizer.ggml.token_type": [2, 3, 3, *([1] * (maker.N_VOCAB - 3))],
+        "tokenizer.ggml.merges": ["w 0"],
+    }
+    path = maker.make(tmp_path / "bpe.gguf", meta=meta)
+    run("""
+        import threading
+        from edgespec.errors import ModelError
+        from edgespec.target.llama import load
+        from edgespec.target.options import TargetOptions
+        target = load(sys.argv[1], TargetOptions(n_ctx=256))
+        lengths = []
+        threading.stack_size(1 << 19)
+        thread = threading.Thread(target=lambda: lengths.append(len(target.encode("a" * 20_000 + "</s>"))))
+        thread.start()
+        thread.join()
+        assert lengths == [20_001], lengths
+        assert threading.stack_size() == 1 << 19
+        try:
+            target.encode("a" * 300_000)
+        except ModelError as error:
+            assert "300000 characters in a row" in str(error)
+        else:
+            raise SystemExit("no error")
+    """, path)  # fmt: skip
 
 
-def test_a_model_larger_than_memory_is_refused_before_loading(tmp_path: Path) -> None:
-    path = maker.make(tmp_path / "m.gguf")
-    with path.open("r+b") as file:
-        file.truncate(1_600_000_000)
-    with pytest.raises(ModelMemoryError, match=r"needs 1\d\d\d MB .* 614 MB is free"):
-        choose_n_ctx(check(path), 600_000 * 1024)
+def test_without_a_native_flag_cancelling_waits_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lib, "_strlen", lambda: None)
+    with load(tiny, SMALL) as target:
+        assert any("cannot be cancelled" in note for note in target.notes)
+        target.abort()
+        with pytest.raises(EvalCancelled):
+            target.eval([Plan(0, 0, [5])])
+        target.resume()
+        assert target.eval([Plan(0, 0, [5])])[0].shape[0] == 1
+
+
+def test_a_symbol_the_library_lacks_is_one_line() -> None:
+    with pytest.raises(DeviceError, match="lacks no_such_function"):
+        lib.symbol("no_such_function", None, ())
+    assert not lib.cpu_has("no_such_feature")
+    assert isinstance(lib.repacked_types(), frozenset)
 
 
 @pytest.mark.model
-def test_peak_memory_is_under_the_estimate_and_the_budget(default_model: Path) -> None:
-    options = TargetOptions(n_ctx=4096)
-    info = check(default_model)
-    expected = estimate(info, options)
-    peak = int(run("""
-        from pathlib import Path
-        from edgespec.interfaces import Draft, Plan
-        from edgespec.target.llama import load
-        from edgespec.target.options import TargetOptions
-        with load(sys.argv[1], TargetOptions(n_ctx=4096)) as target:
+def test_closing_ends_a_pass_in_another_thread(default_model: Path) -> None:
+    target = load(default_model, TargetOptions(n_ctx=1024))
+    raised: list[BaseException] = []
+
+    def prefill() -> None:
+        try:
             target.eval([Plan(0, 0, [7] * 512, rows=False)])
-            draft = Draft(tuple(range(15)), tuple(range(-1, 14)), (0,) * 15, (1.0,) * 15)
-            target.eval([Plan(0, 512, [7], draft)])
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                print(int(line.split()[1]) * 1024)
-    """, default_model))  # fmt: skip
-    assert peak <= info.file_bytes + expected.repacked + expected.cache + 150_000_000
-    assert peak <= expected.total <= 1.3 * peak
+        except ModelError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=prefill)
+    thread.start()
+    time.sleep(0.05)
+    target.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(raised) == 1

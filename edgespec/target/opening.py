@@ -36,6 +36,7 @@ class Handles:
         if self.abort.callback is None:
             self.notes.append("a pass in progress cannot be cancelled here: cancelling waits for its end")
         self._finalizer = weakref.finalize(self, _free, self.pid, self.model, self.ctx, self.abort)
+        self._finalizer.atexit = False  # a daemon thread may still be in a pass; the system reclaims everything
 
     @property
     def alive(self) -> bool:

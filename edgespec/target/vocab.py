@@ -6,6 +6,8 @@ Knows nothing of contexts and caches.
 from __future__ import annotations
 
 import ctypes
+import re
+import threading
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any
@@ -14,6 +16,17 @@ from edgespec.errors import ModelError
 from edgespec.target import lib
 
 _MAX_TEXT_BYTES = 2**31 - 1  # llama_tokenize takes an int32 length
+_BPE = 2  # llama_vocab_type
+# Splitters written by hand in llama.cpp's unicode.cpp. All others go through std::regex, which recurses once a
+# character: an unbroken run of some ten thousand characters then overflows the stack and kills the process.
+_HAND_WRITTEN = frozenset(
+    {"llama-bpe", "llama3", "gpt-2", "smollm", "qwen2", "qwen35", "command-r", "falcon", "mpt", "refact", "starcoder"}
+)
+_LONG_RUN = re.compile(r"(?<!\S)\S{1000,}|(?<!\s)\s{1000,}")
+_LONGEST_RUN = 200_000
+_STACK_BYTES_PER_CHARACTER = 1024  # 250 to 400 were measured
+_PAGE = 1 << 16  # a multiple of every page size in use
+_stack_lock = threading.Lock()
 
 
 class Vocab:
@@ -29,6 +42,8 @@ class Vocab:
         self.eos = int(native.llama_vocab_eos(self._vocab))
         self._adds_bos = bool(native.llama_vocab_get_add_bos(self._vocab)) and self.bos >= 0
         self.eog = self._end_tokens()
+        kind = int(native.llama_vocab_type(self._vocab))
+        self._recurses = kind == _BPE and self.metadata("tokenizer.ggml.pre") not in _HAND_WRITTEN
         self._pieces: dict[int, bytes] = {}
         self._buffer = ctypes.create_string_buffer(256)
 
@@ -39,24 +54,28 @@ class Vocab:
         trained with one and the text does not begin with it already. Lone surrogates become U+FFFD.
 
         Raises:
-            ModelError: the text is too long to tokenize (2 GiB).
+            ModelError: the text is too long to tokenize (2 GiB), or holds an unbroken run of characters that this
+                model's tokenizer cannot take.
         """
         data = _utf8(text)
         if len(data) > _MAX_TEXT_BYTES:
             raise ModelError(f"a text of {len(data)} bytes cannot be tokenized: shorten it")
+        run = max((len(match[0]) for match in _LONG_RUN.finditer(text)), default=0) if self._recurses else 0
+        tokens = _on_deep_stack(run, lambda: self._tokenize(data, special)) if run else self._tokenize(data, special)
+        if bos and self._adds_bos and tokens[:1] != [self.bos]:
+            tokens.insert(0, self.bos)
+        return tokens
+
+    def _tokenize(self, data: bytes, special: bool) -> list[int]:
         room = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * room)()
             n_ids = self._native.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
             if n_ids >= 0:
-                break
+                return ids[:n_ids]
             if -n_ids <= room:
                 raise ModelError("llama.cpp could not tokenize the text: shorten it")
             room = -n_ids  # a negative answer is the size it needs
-        tokens = ids[:n_ids]
-        if bos and self._adds_bos and tokens[:1] != [self.bos]:
-            tokens.insert(0, self.bos)
-        return tokens
 
     def piece(self, token: int) -> bytes:
         """Bytes of one token as shown to a reader, possibly part of a character; control tokens give b''.
@@ -110,3 +129,24 @@ def _utf8(text: str) -> bytes:
     except UnicodeEncodeError:
         # Pairs of surrogates join into the character they stand for; single ones become U+FFFD.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+
+
+def _on_deep_stack(run: int, work: Callable[[], list[int]]) -> list[int]:
+    """Do `work` on a thread whose stack is deep enough for a run of `run` characters."""
+    if run > _LONGEST_RUN:
+        raise ModelError(f"the text holds {run} characters in a row without a break: this model's tokenizer takes "
+                         f"{_LONGEST_RUN}; break it up")  # fmt: skip
+    results: list[list[int]] = []
+    with _stack_lock:
+        before = threading.stack_size((1 << 20) + run * _STACK_BYTES_PER_CHARACTER // _PAGE * _PAGE)
+        try:
+            thread = threading.Thread(target=lambda: results.append(work()), name="edgespec-tokenize")
+            thread.start()
+        except RuntimeError as error:
+            raise ModelError(f"no memory to tokenize a run of {run} characters: break the text up") from error
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if not results:
+        raise ModelError("llama.cpp could not tokenize the text: shorten it")
+    return results[0]

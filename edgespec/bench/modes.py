@@ -1,0 +1,66 @@
+"""The ways of decoding that are compared, and the order in which they take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.errors import ConfigError
+
+PLAIN = "plain"
+PLAIN_AGAIN = "plain2"
+"""A second plain arm: its ratio to the first shows the noise of the machine."""
+_FIXED = "fixed-"
+_MAX_FIXED = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One arm of the comparison: a drafter's name and, where lengths are fixed, how many tokens it always guesses."""
+
+    name: str
+    drafter: str
+    fixed_draft: int | None = None
+
+
+def parse_modes(text: str, drafters: Sequence[str]) -> tuple[Mode, ...]:
+    """Modes from a comma-separated list, `plain` first and the second plain arm last, whether named or not.
+
+    Raises:
+        ConfigError: a name is no mode; the choices are named.
+    """
+    modes = [Mode(PLAIN, "none")]
+    for raw in text.split(","):
+        name = raw.strip()
+        if name in {"", PLAIN, PLAIN_AGAIN, "none"}:
+            continue
+        mode = _mode(name, drafters)
+        if mode not in modes:
+            modes.append(mode)
+    return (*modes, Mode(PLAIN_AGAIN, "none"))
+
+
+def _mode(name: str, drafters: Sequence[str]) -> Mode:
+    if name in drafters:
+        return Mode(name, name)
+    number = name.removeprefix(_FIXED)
+    if name.startswith(_FIXED) and number.isascii() and number.isdigit() and 1 <= int(number) <= _MAX_FIXED:
+        return Mode(f"{_FIXED}{int(number)}", "auto", int(number))
+    choices = ", ".join((PLAIN, *(d for d in drafters if d != "none"), f"fixed-N (N from 1 to {_MAX_FIXED})"))
+    raise ConfigError(f"unknown mode {name!r}: choose from {choices}")
+
+
+def orders(n: int) -> list[tuple[int, ...]]:
+    """Orders of `n` arms in which each arm is equally often at each place and equally often after each other one.
+
+    A Williams design: one Latin square for an even number of arms, two for an odd one.
+    """
+    first = [0]
+    low, high = 1, n - 1
+    while low <= high:
+        first.append(low)
+        if low < high:
+            first.append(high)
+        low, high = low + 1, high - 1
+    square = [tuple((arm + shift) % n for arm in first) for shift in range(n)]
+    return square if n % 2 == 0 else [order for pair in square for order in (pair, pair[::-1])]

@@ -1,0 +1,221 @@
+"""`edgespec bench`: what drafting gains on this machine, for these prompts."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgespec.cli import common
+from edgespec.cli.interrupt import INTERRUPTED
+from edgespec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgespec.bench.compare import Difference
+    from edgespec.bench.report import BenchReport
+    from edgespec.bench.runner import Plan, Record, Run
+    from edgespec.cli.render import Screen
+    from edgespec.config import EngineConfig
+    from edgespec.engine import Engine
+
+EPILOG = """\b
+Examples:
+  edgespec bench                                    the built-in questions
+  edgespec bench --modes auto,fixed-3 --rounds 3
+  edgespec bench ./model.gguf --workload mine.jsonl --per-group 5 --json out.json
+
+\b
+A workload has one object a line:
+  {"question_id": 1, "group": "chat", "turns": ["Why is the sky blue?"]}
+
+\b
+ratio    plain's decode time over the mode's: above 1 is faster than plain
+(noise)  a second plain arm: how far from 1 this machine gets by chance
+tok/rnd  tokens per pass of the model    acc.  drafted tokens that were right
+first    time to the first token         e2e   the ratio of whole answers
+"""
+
+Workload = Annotated[
+    str | None,
+    typer.Option("--workload", "-w", metavar="F", help="JSONL file; left out: built-in.", show_default=False),
+]
+Modes = Annotated[
+    str, typer.Option("--modes", metavar="LIST", help="plain, auto, ngram, fixed-N; plain is always run, twice.")
+]
+PerGroup = Annotated[int, typer.Option("--per-group", metavar="N", min=0, help="Questions a group; 0: all.")]
+Longest = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer.")]
+Rounds = Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How often everything is run.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the draw and of the resampling.")]
+Out = Annotated[
+    str | None, typer.Option("--json", metavar="OUT", help="Also write every number to a file.", show_default=False)
+]
+FirstRun = Annotated[
+    bool, typer.Option("--first-run", help="Load the model anew for every answer, with nothing learned before.")
+]
+ToTheEnd = Annotated[bool, typer.Option("--ignore-eog", help="Let every answer go on to its longest length.")]
+
+
+def bench(
+    model: common.Model = None,
+    workload: Workload = None,
+    modes: Modes = "plain,auto",
+    per_group: PerGroup = 3,
+    max_tokens: Longest = 128,
+    rounds: Rounds = 1,
+    json: Out = None,
+    temp: common.Temp = None,
+    seed: Seed = 0,
+    first_run: FirstRun = False,
+    ignore_eog: ToTheEnd = False,
+    max_draft: common.MaxDraft = None,
+    threads: common.Threads = None,
+    ctx: common.Ctx = None,
+    kv_type: common.KvType = None,
+    offline: common.Offline = False,
+    verbose: common.Verbose = False,
+) -> None:
+    """Measure what drafting gains on this machine, against plain decoding.
+
+    Every question is answered in every mode, one right after the other, in changing order, each from an empty cache.
+    Greedy unless --temp is given. Ctrl-C prints what was measured so far.
+    """
+    from edgespec.bench import workloads
+    from edgespec.bench.modes import parse_modes
+    from edgespec.bench.runner import Plan
+    from edgespec.cli.render import Screen
+    from edgespec.draft import NAMES
+    from edgespec.engine import sampling_from
+
+    config = common.load_config(
+        model=model, temperature="0" if temp is None else temp, seed=seed, max_draft=max_draft, threads=threads,
+        n_ctx=ctx, kv_type=kv_type, offline=offline, verbose=verbose,
+    )  # fmt: skip
+    out = _writable(json)
+    arms = parse_modes(modes, NAMES)
+    questions = workloads.select(workloads.load(Path(workload).expanduser() if workload else None), per_group)
+    plan = Plan(
+        questions, arms, sampling_from(config), rounds=rounds, max_tokens=max_tokens, max_draft=config.max_draft,
+        system=config.system, ignore_eog=ignore_eog,
+    )  # fmt: skip
+    # The target reserves rows for the longest draft of any mode.
+    longest = max(config.max_draft, *(arm.fixed_draft or 0 for arm in arms))
+    screen = Screen(color=config.color)
+    report = _measure(plan, replace(config, max_draft=longest), screen, first_run=first_run)
+    if out is not None:
+        from edgespec.bench.report import save_json
+
+        save_json(report, out)
+    _print(report)
+    if report.record.partial:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: bool) -> BenchReport:
+    from edgespec.bench import stamp
+    from edgespec.bench.engines import FirstRuns
+    from edgespec.bench.report import build
+    from edgespec.bench.runner import Record, run_all
+
+    before, record = stamp.machine(), Record()
+    with common.open_engine(config, screen) as engine:
+        if first_run:
+            fresh = FirstRuns(lambda: _reopened(engine, config))
+            try:
+                run_all(plan, fresh, record, _progress(screen))
+            finally:
+                fresh.close()
+        else:
+            run_all(plan, lambda: engine, record, _progress(screen))
+        screen.ready()
+        return build(
+            record,
+            seed=plan.sampling.seed,
+            differences=_differences(plan, record, engine),
+            stamp=stamp.make(engine, before, stamp.machine(), _now(), engine.target.n_threads),
+            settings=_settings(plan, first_run=first_run),
+        )
+
+
+def _differences(plan: Plan, record: Record, engine: Engine) -> list[Difference]:
+    from edgespec.bench.compare import differences, with_margins
+    from edgespec.bench.runner import prompt_of
+
+    found = differences(record.runs)
+    if record.partial:  # whoever pressed Ctrl-C does not want to wait
+        return found
+    asked = {item.question_id for item in found}
+    prompts = {q.question_id: prompt_of(engine, q, plan.system) for q in plan.questions if q.question_id in asked}
+    return with_margins(found, record.runs, engine, prompts, plan.sampling)
+
+
+def _reopened(engine: Engine, config: EngineConfig) -> Engine:
+    return type(engine).open(str(engine.model_path), config)
+
+
+def _settings(plan: Plan, *, first_run: bool) -> dict[str, object]:
+    return {
+        "modes": [mode.name for mode in plan.modes],
+        "questions": len(plan.questions),
+        "rounds": plan.rounds,
+        "max_tokens": plan.max_tokens,
+        "max_draft": plan.max_draft,
+        "ignore_eog": plan.ignore_eog,
+        "first_run": first_run,
+        "sampling": {**asdict(plan.sampling), "logit_bias": {str(k): v for k, v in plan.sampling.logit_bias.items()}},
+    }
+
+
+def _progress(screen: Screen) -> Callable[[int, int, Run], None]:
+    shown = 0
+
+    def show(done: int, n_all: int, run: Run) -> None:
+        nonlocal shown
+        percent = 100 * done // n_all
+        text = f"bench {done} of {n_all} ({percent} %): {run.group} {run.question_id} {run.mode}"
+        if screen.tty_err:
+            screen.wait(text)
+        elif percent >= shown + 10 or done == n_all:
+            shown = percent
+            screen.line(text)
+
+    return show
+
+
+def _print(report: BenchReport) -> None:
+    from edgespec.bench.report import table
+
+    stamp = report.stamp
+    typer.echo(f"{stamp['model']}, {stamp['threads']} threads, KV {stamp['kv_type']}, {stamp['cpu']}")
+    typer.echo(f"load before and after: {_load(stamp['before'])}, {_load(stamp['after'])} ({stamp['date']})")
+    typer.echo("")
+    typer.echo(table(report), nl=False)
+
+
+def _load(moment: object) -> str:
+    found = moment.get("load_average") if isinstance(moment, dict) else None
+    return f"{found[0]:.2f}" if found else "unknown"
+
+
+def _writable(name: str | None) -> Path | None:
+    """The path to write to; found out before an hour of measuring, not after.
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
+    if name is None:
+        return None
+    path = Path(name).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"--json {name}: not a file in a folder that exists")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"--json {name}: the folder cannot be written to")
+    return path
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.answer import Live, Stream
 from edgespec.conversation import Exchange, PromptMemory, Saved, as_messages, write_atomically
-from edgespec.engine import Engine, Live, Stream, sampling_from
+from edgespec.engine import Engine
 from edgespec.errors import ConfigError, ContextFullError, EdgespecError
 from edgespec.interfaces import Chunk, Limits, Message, Result, Sampling
+from edgespec.request import sampling_from
 from edgespec.think import opens_thinking, strip_thinking
 
 if TYPE_CHECKING:

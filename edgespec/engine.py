@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from edgespec import paths, state
+from edgespec.answer import Stream
 from edgespec.calibrate import calibrate
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance
@@ -21,26 +22,18 @@ from edgespec.core.generation import Generation
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
 from edgespec.device import host
-from edgespec.draft import AUTO, NAMES, REGISTRY
+from edgespec.draft import AUTO, REGISTRY
 from edgespec.draft.isolated import IsolatedDrafter
-from edgespec.errors import ConfigError, EvalCancelled, ModelError
+from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
 from edgespec.opening import Opened, open_model
+from edgespec.request import check_drafter, check_prompt, check_sampling, sampling_from
 
 _DRIFTED = 1.25
 """Wide passes this much off their calibrated ratio to single ones: the stored cost table no longer fits."""
 _SAVE_EVERY_S = 30.0
 _MAX_CALIBRATIONS = 3
 """In one process: a machine that is always busy is not measured for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """Numbers for a status line while an answer streams; None while unknown."""
-
-    tok_s: float | None
-    accepted_share: float | None
-    tokens_per_round: float | None
 
 
 class Engine:
@@ -160,8 +153,8 @@ class Engine:
         """
         sampling = sampling or sampling_from(self.config)
         limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
-        _check_sampling(sampling, self.target.n_vocab)
-        _check_prompt(prompt, self.target.n_vocab)
+        check_sampling(sampling, self.target.n_vocab)
+        check_prompt(prompt, self.target.n_vocab)
         with self._lock:
             self._check_open()
             owned = session is None
@@ -260,14 +253,26 @@ class Engine:
             self._cost = CostModel(calibrate(self.target, time.perf_counter))
         return self._cost
 
-    def _advance(self, generation: Generation) -> Chunk:
+    def advance(self, generation: Generation) -> Chunk:
+        """Play one round of an answer; what `Stream` does at every step.
+
+        Raises:
+            EvalError: the target refused the batch, or was told to stop (EvalCancelled).
+        """
         with self._lock:
             self._check_open()
             self._seat(generation.session)
             cost = self._cost if generation.controller is not None else None
-            return play_round([generation], self.target, time.perf_counter, cost)[0]
+            try:
+                return play_round([generation], self.target, time.perf_counter, cost)[0]
+            except EvalError:
+                if not self.target.capabilities.rewind:
+                    # A recurrent state cannot take back half a pass: it is lost, and evaluated anew.
+                    generation.session.forget()
+                raise
 
-    def _finish(self, generation: Generation, owned: bool) -> Result:
+    def finish(self, generation: Generation, owned: bool) -> Result:
+        """The account of an answer that ended; a session that was made for it is given up."""
         with self._lock:
             result = generation.result()
             if owned:
@@ -303,124 +308,12 @@ class Engine:
             self.notes = (*self.notes, note)
 
 
-class Stream:
-    """An answer in the making: an iterator of Chunk; `result` afterwards."""
-
-    def __init__(self, engine: Engine, generation: Generation, owned: bool) -> None:
-        """Use `Engine.stream`."""
-        self._engine = engine
-        self._generation = generation
-        self._owned = owned
-        self._cancelled = False
-        self._result: Result | None = None
-
-    def __iter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __next__(self) -> Chunk:
-        """The next piece.
-
-        Raises:
-            EvalError: llama.cpp failed; the text so far is in `result`.
-        """
-        generation = self._generation
-        while self._result is None:
-            if self._cancelled and generation.finish_reason is None:
-                rest = generation.cancel()
-                self._end()
-                if rest:
-                    return Chunk(rest, (), 0)
-                break
-            if generation.finish_reason is not None:
-                self._end()
-                break
-            try:
-                chunk = self._engine._advance(generation)
-            except EvalCancelled:
-                self._engine.target.resume()
-                continue
-            except BaseException:
-                generation.cancel()
-                self._end()
-                raise
-            if chunk.tokens or chunk.text:
-                return chunk
-        raise StopIteration
-
-    def cancel(self) -> None:
-        """Stop as soon as possible, also in the middle of a prompt; callable from any thread or signal handler."""
-        self._cancelled = True
-        self._engine.target.abort()
-
-    @property
-    def result(self) -> Result:
-        """The whole answer.
-
-        Raises:
-            RuntimeError: it is not finished.
-        """
-        if self._result is None:
-            raise RuntimeError("the answer is not finished: iterate to its end, or cancel() and iterate")
-        return self._result
-
-    def live(self) -> Live:
-        """Numbers so far."""
-        stats = self._generation.stats
-        first, last = stats.first_token_s, stats.last_token_s
-        seconds = last - first if first is not None and last is not None else 0.0
-        return Live(
-            (stats.n_tokens - 1) / seconds if seconds > 0 else None,
-            stats.accepted / stats.drafted if stats.drafted else None,
-            stats.n_decoded / stats.rounds if stats.rounds else None,
-        )
-
-    def _end(self) -> None:
-        if self._cancelled:
-            self._engine.target.resume()
-        self._result = self._engine._finish(self._generation, self._owned)
-
-
 @dataclass(frozen=True, slots=True)
 class _Tools:
     """What a session drafts with: drafters by name, controllers by temperature."""
 
     draftings: dict[str, Drafting]
     controllers: dict[float, Controller]
-
-
-def check_drafter(name: str) -> None:
-    """Refuse names that no drafter has.
-
-    Raises:
-        ConfigError: naming the choices.
-    """
-    if name not in NAMES:
-        raise ConfigError(f"unknown drafter {name!r}: choose one of {', '.join(NAMES)}")
-
-
-def sampling_from(config: EngineConfig, attempt: int = 0) -> Sampling:
-    """The configured way of drawing tokens."""
-    names = (
-        "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty",
-        "presence_penalty", "seed",
-    )  # fmt: skip
-    return Sampling(**{name: getattr(config, name) for name in names}, attempt=attempt)
-
-
-def _check_sampling(sampling: Sampling, n_vocab: int) -> None:
-    bad = [token for token in sampling.logit_bias if not 0 <= token < n_vocab]
-    if bad:
-        raise ConfigError(f"logit_bias names token {bad[0]}, the vocabulary has {n_vocab}")
-    if not (sampling.temperature >= 0 and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1):
-        raise ConfigError("temperature must be >= 0, top_p in (0, 1], min_p in 0..1")
-    if not (0 < sampling.typical_p <= 1 and sampling.repeat_penalty > 0 and sampling.top_k >= 0):
-        raise ConfigError("typical_p must be in (0, 1], repeat_penalty > 0, top_k >= 0")
-
-
-def _check_prompt(prompt: Sequence[int], n_vocab: int) -> None:
-    if prompt and not (min(prompt) >= 0 and max(prompt) < n_vocab):
-        raise ConfigError(f"the prompt has token ids outside 0..{n_vocab - 1}")
 
 
 def _key(config: EngineConfig, opened: Opened) -> tuple[object, ...]:

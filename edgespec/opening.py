@@ -11,6 +11,8 @@ from pathlib import Path
 from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
+from edgespec.hub import store
+from edgespec.target import gguf_check, lib, sizing
 from edgespec.target.llama import LlamaTarget, load
 from edgespec.target.options import KvType, TargetOptions
 from edgespec.target.template import ChatTemplate, template_for
@@ -41,12 +43,9 @@ def open_model(
         DeviceError: llama.cpp does not load here.
     """
     began_s = time.perf_counter()
-    from edgespec.hub import store
-    from edgespec.target import gguf_check, sizing
-
     path = store.resolve(name, config=config, offline=config.offline, progress=progress)
     sysfs = Sysfs()
-    info = gguf_check.check(path)
+    info = gguf_check.check(path, repacked_types=lib.repacked_types())
     kv_type: KvType = config.kv_type  # type: ignore[assignment]  # the configuration checked it
     threads = config.threads or len(host.usable_cpus(sysfs))
     options = TargetOptions(
@@ -62,7 +61,7 @@ def open_model(
         verbose=config.verbose,
     )
     n_ctx = sizing.choose_n_ctx(info, host.free_memory(sysfs), config.n_ctx, options)
-    target = load(path, replace(options, n_ctx=n_ctx))
+    target = load(path, replace(options, n_ctx=n_ctx), info)
     template = _template(target)
     notes = (*target.notes, *([template.note] if template.note else []))
     return Opened(path, target, template, info.fingerprint, host.cpu_name(sysfs), _build_name(), notes, sysfs, began_s)

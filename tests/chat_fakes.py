@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from edgespec.answer import Stream
 from edgespec.config import EngineConfig
 from edgespec.core.generation import Generation
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
-from edgespec.engine import Engine, Stream
+from edgespec.engine import Engine
 from edgespec.errors import EvalError
 from edgespec.interfaces import Chunk, Limits, Message, Plan, Result, Rows, Sampling
 from edgespec.testing import FakeClock, FakeTarget

@@ -89,7 +89,7 @@ def bench(
     from edgespec.bench.runner import Plan
     from edgespec.cli.render import Screen
     from edgespec.draft import NAMES
-    from edgespec.engine import sampling_from
+    from edgespec.request import sampling_from
 
     config = common.load_config(
         model=model, temperature="0" if temp is None else temp, seed=seed, max_draft=max_draft, threads=threads,

@@ -11,9 +11,10 @@ from edgespec.cli.interrupt import INTERRUPTED, Interrupts
 from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edgespec.answer import Stream
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
-    from edgespec.engine import Engine, Stream
+    from edgespec.engine import Engine
     from edgespec.interfaces import Limits, Result
 
 EPILOG = """\b

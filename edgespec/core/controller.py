@@ -79,9 +79,8 @@ class Controller:
             expected += reach
             certain += reach >= _CERTAIN
             steps = (self.cost.seconds(2 + index + n_other_rows, n_ctx) + draft_s) / plain_s
-            if expected / steps > best_rate:
-                if self.ledger.affords(steps - 1.0 - certain, steps - 1.0):
-                    best, best_rate = index + 1, expected / steps
+            if expected / steps > best_rate and self.ledger.affords(steps - 1.0 - certain, steps - 1.0):
+                best, best_rate = index + 1, expected / steps
             if reach < 0.05:
                 break
         return cut(proposal, best)

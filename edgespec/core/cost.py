@@ -19,7 +19,7 @@ _RATE = 0.15
 _CTX_UNIT = 1024.0
 """Context tokens that one unit of slope stands for, so that scale and slope are of like size."""
 _RELAX = 0.01
-"""Share by which what is believed of wide passes returns to what single ones show, each round: a bad spell is forgotten."""
+"""Share by which the line of wide passes returns to that of single ones, each round: a bad spell is forgotten."""
 _SUSPECT = 0.75
 _OUTLIER = 1.6
 """A pass this many times dearer than expected counts as a stall unless the next one agrees."""

@@ -196,12 +196,16 @@ def test_busy_servers_are_asked_again_a_few_times(hub: Hub, target: Path) -> Non
     assert len(hub.statuses) == 5
 
 
-def test_no_network_is_one_line_at_once(target: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("http://127.0.0.1:9/m.gguf", "no network"), ("no-scheme/m.gguf", "Invalid URL"), ("http:///m.gguf", "URL")],
+)
+def test_no_network_is_one_line_at_once(target: Path, url: str, message: str) -> None:
     def no_wait(seconds: float) -> None:
         raise AssertionError("waited")
 
-    with pytest.raises(DownloadError, match="no network") as error:
-        fetch("http://127.0.0.1:9/m.gguf", target, progress=Callbacks(), sleep=no_wait)
+    with pytest.raises(DownloadError, match=message) as error:
+        fetch(url, target, progress=Callbacks(), sleep=no_wait)
     assert "\n" not in str(error.value)
 
 

@@ -73,6 +73,18 @@ def test_core_has_no_clock_and_no_files(path: Path) -> None:
     assert not modules & {"time", "os", "pathlib", "io", "socket", "subprocess", "threading", "random", "shutil"}
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_device_part_names_files_of_the_kernel(path: Path) -> None:
+    if path.relative_to(PACKAGE).parts[0] in {"device", "testing.py"}:
+        return
+    texts = [
+        node.value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert not [text for text in texts if text.startswith(("/proc/", "/sys/"))]
+
+
 def test_import_is_cheap() -> None:
     heavy = ["llama_cpp", "onnxruntime", "typer", "rich", "numpy", "requests", "gguf", "jinja2", "psutil"]
     code = f"import sys, edgespec; print([m for m in {heavy} if m in sys.modules])"

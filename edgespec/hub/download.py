@@ -99,7 +99,10 @@ class _Transfer:
                 self._learn(response, start)
                 self._receive(response, start)
         except requests.exceptions.RequestException as error:
-            unreachable = isinstance(error, requests.exceptions.ConnectionError | requests.exceptions.InvalidURL)
+            # A line that broke off or went silent may come back; a wrong address or no connection will not.
+            kinds = requests.exceptions
+            passing = isinstance(error, kinds.ChunkedEncodingError | kinds.Timeout)
+            unreachable = isinstance(error, kinds.ConnectionError) or not passing
             raise _Interrupted(_reason(error), unreachable=unreachable) from error
 
     def _refused_range(self, response: requests.Response, have: int) -> None:

@@ -57,8 +57,9 @@ class PlainReader:
         _say(prompt + (_PASTE_ON if self._marks else ""))
         try:
             text = _line()
-            while _PASTE_BEGINS in text and _PASTE_ENDS not in text:
-                text += "\n" + _line()
+            with suppress(EOFError):  # what was pasted so far counts
+                while _PASTE_BEGINS in text and _PASTE_ENDS not in text:
+                    text += "\n" + _line()
         finally:
             _say(_PASTE_OFF if self._marks else "")
         return text.replace(_PASTE_BEGINS, "").replace(_PASTE_ENDS, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,13 @@ class Repl:
                 n = answer(desk, lambda: _ask(desk, text), json=self._json, stats=self._stats)
         except EdgespecError as error:
             desk.screen.error(str(error))
+            return False
+        except OSError:
+            raise  # stdout is closed or full: nothing can be shown any more
+        except Exception as error:  # a bug must not cost the user the conversation
+            if desk.engine.config.debug:
+                desk.screen.line(traceback.format_exc())
+            desk.screen.error(f"internal error: {type(error).__name__}: {error}; /save keeps the conversation")
             return False
         if n:
             self._pressed_s = time.monotonic()

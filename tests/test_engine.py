@@ -13,13 +13,13 @@ from pathlib import Path
 import gguf_maker
 import pytest
 
-import edgespec.engine as module
 from edgespec.answer import Stream
+from edgespec.calibrate import calibrate
 from edgespec.config import EngineConfig
-from edgespec.core.cost import CostModel
+from edgespec.core.cost import CostModel, CostTable
 from edgespec.engine import Engine
 from edgespec.errors import ConfigError, ContextFullError, ModelError
-from edgespec.interfaces import Limits, Result, Sampling
+from edgespec.interfaces import Limits, Result, Sampling, Target
 from edgespec.testing import ScriptedDrafter
 
 PROMPT = list(b"abcabcabc the cat sat on the mat, the cat sat on the mat")
@@ -40,6 +40,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gguf_maker.make(tmp_path_factory.mktemp("models") / "llama.gguf")
+
+
+def sleepy() -> Sequence[int]:
+    time.sleep(1.0)
+    return [1]
 
 
 def open_engine(path: Path, **options: object) -> Engine:
@@ -89,7 +94,7 @@ def test_a_second_turn_is_right_whatever_the_memory_can_rewind(model: Path) -> N
         (lambda c, n: 1 / 0, "raised ZeroDivisionError: division by zero"),
         (lambda c, n: [10**6], "proposed invalid tokens 3 times"),
         (lambda c, n: [-1], "proposed invalid tokens 3 times"),
-        (lambda c, n: time.sleep(1.0) or [1], "too late 3 times in a row"),
+        (lambda c, n: sleepy(), "too late 3 times in a row"),
         (lambda c, n: ["x"], "TypeError"),
     ],
 )
@@ -232,9 +237,12 @@ def test_a_second_run_starts_warm_and_survives_a_broken_or_unwritable_memory(
     def calibrations() -> list[str]:
         calls: list[str] = []
 
-        real = module.calibrate
+        def counted(target: Target, clock: Callable[[], float]) -> CostTable:
+            calls.append("c")
+            return calibrate(target, clock)
+
         with monkeypatch.context() as patch:
-            patch.setattr(module, "calibrate", lambda *a: (calls.append("c"), real(*a))[1])
+            patch.setattr("edgespec.engine.calibrate", counted)
             with open_engine(llama) as engine:
                 finish(engine.stream(PROMPT, Sampling(), LIMITS))
                 engine.close()

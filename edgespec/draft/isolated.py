@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from edgespec.core.controller import cut
 from edgespec.errors import DrafterError
 from edgespec.interfaces import NO_DRAFT, Draft, Drafter
 
@@ -62,7 +63,7 @@ class IsolatedDrafter:
                     self._ask(text, limit)
                     return NO_DRAFT
             self._n_late = 0
-            return draft
+            return cut(draft, limit)
 
     def close(self) -> None:
         """Let the thread end after the question it is at; a hung one is left behind, as a daemon."""

@@ -27,7 +27,10 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as plain; the interval holds 95 % of the resampled values. None: nothing to compare."""
+    """How many times as fast as plain; the interval holds 95 % of the resampled values.
+
+    None: nothing to compare, or too few pairs for an interval.
+    """
 
     value: float | None = None
     low: float | None = None
@@ -93,7 +96,7 @@ def geomean(ratios: Sequence[Ratio]) -> Ratio:
         return Ratio()
     value = math.exp(sum(math.log(ratio.value or 1.0) for ratio in known) / len(known))
     logs = np.mean([np.log(ratio.samples) for ratio in known if ratio.samples is not None], axis=0)
-    return _with_interval(value, np.exp(logs))
+    return _with_interval(value, np.exp(logs), all(ratio.low is not None for ratio in known))
 
 
 def _cell(runs: Sequence[Run], plain: dict[tuple[str, int], Run], rng: Callable[[], np.random.Generator]) -> Cell:
@@ -172,10 +175,12 @@ def _ratio(pairs: Sequence[tuple[Run, Run]], cost: Callable[[Run], float], rng: 
         again[sample, place, 0] = np.median(m[rounds], axis=1)
         again[sample, place, 1] = np.median(p[rounds], axis=1)
     sums = (weights[drawn][:, :, None] * again).sum(axis=1)
-    return _with_interval(float(seconds[1] / seconds[0]), sums[:, 1] / sums[:, 0])
+    return _with_interval(float(seconds[1] / seconds[0]), sums[:, 1] / sums[:, 0], len(pairs) > 1)
 
 
-def _with_interval(value: float, samples: Seconds) -> Ratio:
+def _with_interval(value: float, samples: Seconds, enough: bool) -> Ratio:
+    if not enough:
+        return Ratio(value, samples=samples)
     low, high = np.percentile(samples, [_LOW, _HIGH])
     return Ratio(value, float(low), float(high), samples)
 

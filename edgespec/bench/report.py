@@ -121,7 +121,7 @@ def save_json(report: BenchReport, path: Path) -> None:
 
 def table(report: BenchReport) -> str:
     """The report for a terminal of 80 columns."""
-    head = f"{'group':<15}{'mode':<10}{'tok/s':>6} {'ratio':>6} {'95 % interval':>14} {'tok/rnd':>7} {'acc.':>5}"
+    head = f"{'group':<13}{'mode':<10}{'tok/s':>6} {'ratio':>6} {'95 % interval':>14} {'tok/rnd':>7} {'acc.':>5}"
     lines = [f"{head} {'first':>7} {'e2e':>5}"]
     for group, modes in report.cells.items():
         for index, (mode, cell) in enumerate(_in_order(modes)):
@@ -131,7 +131,8 @@ def table(report: BenchReport) -> str:
     for mode, (decode, e2e, n_groups) in _in_order(report.means):
         if mode != PLAIN:
             where = f"{n_groups} of {len(report.cells)} groups"
-            lines.append(f"  {mode:<10} {where:<14}{_two(decode):>11} {_interval(decode):>14} {_two(e2e):>20}")
+            shown = "(noise)" if mode == PLAIN_AGAIN else mode
+            lines.append(f"  {shown:<10} {where:<14}{_two(decode):>11} {_interval(decode):>14} {_two(e2e):>20}")
     lines.extend(["", *_notes(report)])
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
@@ -139,14 +140,14 @@ def table(report: BenchReport) -> str:
 def _row(group: str, mode: str, cell: Cell) -> str:
     shown = "(noise)" if mode == PLAIN_AGAIN else mode
     failed = f"  {cell.failed} failed" if cell.failed else ""
-    speed = f"{cell.tok_s:.1f}" if cell.tok_s is not None else _DASH
+    speed = _DASH if cell.tok_s is None else f"{cell.tok_s:.{0 if cell.tok_s >= 1000 else 1}f}"
     ratio, interval, e2e = (_DASH, "", _DASH) if mode == PLAIN else (
         _two(cell.ratio), _interval(cell.ratio), _two(cell.e2e)
     )  # fmt: skip
     rounds = f"{cell.tokens_per_round:.2f}" if cell.tokens_per_round is not None else _DASH
     accepted = f"{100 * cell.acceptance:.0f} %" if cell.acceptance is not None else _DASH
     first = f"{1000 * cell.ttft_s:.0f} ms" if cell.ttft_s is not None else _DASH
-    left = f"{group[:14]:<15}{shown[:9]:<10}{speed:>6} {ratio:>6} {interval:>14}"
+    left = f"{group[:12]:<13}{shown[:9]:<10}{speed:>6} {ratio:>6} {interval:>14}"
     return f"{left} {rounds:>7} {accepted:>5} {first:>7} {e2e:>5}{failed}"
 
 

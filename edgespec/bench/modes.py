@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgespec.errors import ConfigError
+from edgespec.interfaces import Drafter
 
 PLAIN = "plain"
 PLAIN_AGAIN = "plain2"
@@ -21,6 +22,8 @@ class Mode:
     name: str
     drafter: str
     fixed_draft: int | None = None
+    make: Callable[[], Drafter] | None = None
+    """Makes a drafter of the caller's own for every run, in place of `drafter`."""
 
 
 def parse_modes(text: str, drafters: Sequence[str]) -> tuple[Mode, ...]:

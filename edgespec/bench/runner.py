@@ -193,8 +193,9 @@ def _timed(
 ) -> Run:
     first_s = last_s = None
     n_first = n_tokens = 0
+    limits, drafter = plan.limits(question, mode), mode.make() if mode.make else mode.drafter
     began_s = clock()
-    stream = engine.stream(prompt, plan.sampling, plan.limits(question, mode), drafter=mode.drafter)
+    stream = engine.stream(prompt, plan.sampling, limits, drafter=drafter)
     for chunk in stream:
         if not chunk.tokens:
             continue

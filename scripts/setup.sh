@@ -150,7 +150,7 @@ build_wheel() {
   wheel=$(wheel_in "$venv/bin/python" "$folder")
   if [ -n "$wheel" ]; then return; fi
   has_compiler || die "llama.cpp is compiled here, and no C++ compiler works: install one (Debian: apt install build-essential; Termux: pkg install clang cmake ninja; macOS: xcode-select --install)."
-  say "compiling llama.cpp for this processor, once: 4 to 8 minutes on a laptop, longer on a small board."
+  say "compiling llama.cpp for this processor, once: 2 to 8 minutes on a laptop, longer on a small board."
   echo "$cmake_code" >"$work/edgespec.cmake"
   CMAKE_ARGS="$args '-DCMAKE_PROJECT_llama_cpp_INCLUDE=$work/edgespec.cmake'" \
     CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(build_jobs)} \
@@ -179,6 +179,17 @@ make_venv() {
   with_progress "making .venv" "$python" -m venv $site "$venv"
 }
 
+# Installs the wheel, edgespec and the rest. A wheel of the same version but built otherwise replaces the one there.
+install_all() (
+  cd "$root" || exit 1
+  pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  if [ "$(cat "$venv/.wheel" 2>/dev/null)" != "$wheel" ]; then
+    with_progress "installing llama.cpp" "${pip[@]}" --force-reinstall --no-deps "$wheel"
+    printf '%s\n' "$wheel" >"$venv/.wheel"
+  fi
+  with_progress "installing" "${pip[@]}" "$wheel" -e ".${extra:+[$extra]}"
+)
+
 # Makes the environment of checkout $1 ready, with the extra $2 if it is given. Sets $root and $venv.
 set_up() {
   local extra=${2:-} python began=$SECONDS work log stamp wheel requirement
@@ -200,8 +211,7 @@ set_up() {
   if [ ! -x "$venv/bin/python" ] || ! grep -qsxF "at $root" "$venv"/.ready*; then make_venv "$python"; fi
   build_wheel
   say "installing edgespec and what it needs"
-  (cd "$root" && with_progress "installing" "$venv/bin/python" -m pip install --disable-pip-version-check \
-    "$wheel" -e ".${extra:+[$extra]}") || exit 1
+  install_all || exit 1
   { stamp_text >"$stamp.new" && cp "$stamp.new" "$venv/.ready" && mv "$stamp.new" "$stamp"; } ||
     die "cannot write to $venv"
   say "ready after $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"

@@ -20,6 +20,7 @@ from edgespec.think import opens_thinking, strip_thinking
 
 if TYPE_CHECKING:
     from edgespec.core.session import Session
+    from edgespec.engine import Engine
 
 RETRY_TEMPERATURE = 0.7
 """Below it, another attempt may well give the same text."""

@@ -124,7 +124,7 @@ class FakeEngine:
         sampling, limits = sampling or Sampling(), limits or Limits()
         self.calls.append((list(prompt), sampling, limits, drafter))
         generation = Generation(session or self.session(), prompt, sampling, limits, piece, FakeClock(0.01))
-        return Stream(cast(Engine, self), generation, session is None)
+        return Stream(self, generation, session is None)
 
     def temperature_c(self) -> float | None:
         return None
@@ -132,10 +132,10 @@ class FakeEngine:
     def close(self) -> None:
         pass
 
-    def _advance(self, generation: Generation) -> Chunk:
+    def advance(self, generation: Generation) -> Chunk:
         return play_round([generation], self.target, FakeClock(0.01))[0]
 
-    def _finish(self, generation: Generation, owned: bool) -> Result:
+    def finish(self, generation: Generation, owned: bool) -> Result:
         return generation.result()
 
 

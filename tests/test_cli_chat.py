@@ -58,7 +58,7 @@ def test_ctrl_c_stops_the_answer_and_twice_at_the_prompt_quits() -> None:
         terminal.send("hello\r")
         terminal.wait_for("You said: hello")
         terminal.wait_for(">>> ")
-        time.sleep(1.1)
+        time.sleep(1.1)  # else the press above and the next one count as two
         terminal.send(CTRL_C)
         terminal.wait_for("Ctrl-C again quits")
         terminal.wait_for(">>> ")
@@ -97,6 +97,7 @@ def test_ctrl_c_on_a_half_typed_line_only_drops_it() -> None:
         for _ in range(2):
             terminal.send("half")
             terminal.wait_for("half")
+            time.sleep(0.2)  # Python sees a signal when it waits for a key, not while it shows the last one
             terminal.send(CTRL_C)
             terminal.wait_for(">>> ")
         terminal.send("whole\r")

@@ -87,11 +87,10 @@ def load_config(**flags: object) -> EngineConfig:
         ConfigError: a flag, variable or file says something that is not an option.
     """
     from edgespec import config
-    from edgespec.draft import NAMES
+    from edgespec.request import check_drafter
 
     found = config.load({name: None if value is False else value for name, value in flags.items()}).config
-    if found.drafter not in NAMES:
-        raise ConfigError(f"unknown drafter {found.drafter!r}: choose one of {', '.join(NAMES)}")
+    check_drafter(found.drafter)
     return found
 
 

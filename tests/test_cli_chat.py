@@ -84,7 +84,7 @@ def test_ctrl_c_while_the_prompt_is_read() -> None:
         time.sleep(0.3)
         began_s = time.monotonic()
         terminal.send(CTRL_C)
-        terminal.wait_for("note: stopped")
+        terminal.wait_for("\nnote: stopped; /retry answers the message")
         assert time.monotonic() - began_s < 1
         terminal.wait_for(">>> ")
         terminal.send(CTRL_D)

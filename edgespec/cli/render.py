@@ -113,11 +113,11 @@ class AnswerWriter:
             for piece in self._splitter.push(text):
                 self._write(piece.text, thinking=piece.thinking)
 
-    def finish(self, *, end_line: bool = True) -> None:
-        """Write what was held back, and end the line."""
+    def finish(self, *, end_line: bool = True, stopped: bool = False) -> None:
+        """Write what was held back, and end the line; `stopped`: the terminal has written ^C into it."""
         for piece in self._splitter.finish() if self._splitter else ():
             self._write(piece.text, thinking=piece.thinking)
-        if end_line and self._last and not self._last.endswith("\n"):
+        if (stopped and self._screen.tty_out) or (end_line and self._last and not self._last.endswith("\n")):
             self._screen.out("\n")
 
     def _write(self, text: str, *, thinking: bool) -> None:

@@ -44,13 +44,14 @@ def answer(desk: Desk, start: Callable[[], Turn | None], *, json: bool = False, 
                     writer.push(chunk.text)
         finally:
             if writer is not None:
-                writer.finish()
+                writer.finish(stopped=bool(ctrl_c.count))
         result = turn.result
         if json:
             hides = screen.think == "hide"
             print_json(result_json(without_thinking(result, opened=turn.thinking) if hides else result))
         if result.finish_reason == "cancelled":
-            screen.note("stopped; what was written stays in the conversation")
+            kept = "what was written stays in the conversation" if result.text else "/retry answers the message"
+            screen.note(f"stopped; {kept}")
         elif result.finish_reason == "length":
             screen.note(f"cut off after {result.usage.completion_tokens} tokens")
         temperature_c = desk.engine.temperature_c()

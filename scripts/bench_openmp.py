@@ -99,7 +99,7 @@ class Worker:
         found: dict[str, float] = {}
         for every in (1, 8):
             times: dict[int, list[float]] = {1: [], threads: []}
-            for index in range(4 * n):
+            for index in range(4 * max(n, 8)):
                 team = (1, threads)[index // every % 2]
                 if index % every == 0:
                     self._native.llama_set_n_threads(self._ctx, team, team)

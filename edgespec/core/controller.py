@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edgespec.core.acceptance import Acceptance
 from edgespec.core.cost import CostModel
-from edgespec.interfaces import NO_DRAFT, ROOT, Draft
+from edgespec.interfaces import NO_DRAFT, Draft
 
 _MARGIN = 1.02
 """A draft must promise this much more than plain decoding; less is within the error of the estimates."""
@@ -106,9 +106,16 @@ def cut(draft: Draft, n: int) -> Draft:
     return Draft(draft.tokens[:n], draft.parents[:n], draft.strength[:n], draft.confidence[:n]) if n else NO_DRAFT
 
 
+_CHAINS = [tuple(range(-1, n - 1)) for n in range(65)]
+
+
+def chain_parents(n: int) -> tuple[int, ...]:
+    """Parents of a chain of `n` tokens."""
+    return _CHAINS[n] if n < len(_CHAINS) else tuple(range(-1, n - 1))
+
+
 def chain(draft: Draft) -> Draft:
     """The leading chain of a tree: nodes that each follow the one before."""
-    for index, parent in enumerate(draft.parents):
-        if parent != (index - 1 if index else ROOT):
-            return cut(draft, index)
-    return draft
+    if draft.parents == chain_parents(len(draft.tokens)):
+        return draft
+    return cut(draft, next(i for i, parent in enumerate(draft.parents) if parent != i - 1))

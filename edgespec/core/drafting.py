@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgespec.core.controller import cut
+from edgespec.core.controller import chain_parents, cut
 from edgespec.interfaces import NO_DRAFT, Draft, Drafter
 
 _MAX_FAULTS = 3
 """Faulty proposals (ids outside the vocabulary, malformed trees) before a drafter is cut off."""
+_N_STRENGTHS = 64
 
 
 class Drafting:
@@ -59,9 +60,21 @@ def _valid_length(draft: Draft, n_vocab: int) -> int:
     """
     if not isinstance(draft, Draft):
         raise TypeError(f"returned {type(draft).__name__} instead of a Draft")
-    for index, (token, parent, strength, confidence) in enumerate(
-        zip(draft.tokens, draft.parents, draft.strength, draft.confidence, strict=True)
+    n = len(draft.tokens)
+    if not n == len(draft.parents) == len(draft.strength) == len(draft.confidence):
+        raise ValueError("the parts of the draft differ in length")
+    if not n or (
+        draft.parents == chain_parents(n)
+        and min(draft.tokens) >= 0
+        and max(draft.tokens) < n_vocab
+        and min(draft.strength) >= 0
+        and max(draft.strength) < _N_STRENGTHS
+        and 0.0 <= min(draft.confidence) <= max(draft.confidence) <= 1.0
     ):
-        if not (0 <= token < n_vocab and -1 <= parent < index and 0 <= strength < 64 and 0.0 <= confidence <= 1.0):
+        return n
+    parts = zip(draft.tokens, draft.parents, draft.strength, draft.confidence, strict=True)
+    for index, (token, parent, strength, confidence) in enumerate(parts):
+        known = 0 <= token < n_vocab and 0 <= strength < _N_STRENGTHS
+        if not (known and -1 <= parent < index and 0.0 <= confidence <= 1.0):
             return index
-    return len(draft.tokens)
+    return n

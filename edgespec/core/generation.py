@@ -161,10 +161,9 @@ class Generation:
         proposal = drafting.propose(self.session.tokens, limit)
         if not self.session.target.capabilities.tree:
             proposal = chain(proposal)
-        for index, token in enumerate(proposal.tokens):
-            if token in self._eog:  # what follows the end is never wanted
-                proposal = cut(proposal, index + 1)
-                break
+        if not self._eog.isdisjoint(proposal.tokens):  # what follows the end is never wanted
+            end = next(i for i, token in enumerate(proposal.tokens) if token in self._eog)
+            proposal = cut(proposal, end + 1)
         self._proposal = proposal
         if self.controller is None or not proposal.tokens:
             return proposal

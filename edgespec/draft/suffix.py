@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.core.controller import chain_parents
 from edgespec.interfaces import NO_DRAFT, Draft
 
 MIN_MATCH = 2
@@ -25,6 +26,8 @@ _CLAIMS = (
     (0.28, 0.34, 0.38, 0.42, 0.45, 0.50, 0.55, 0.60, 0.65, 0.70),  # most recent and most frequent disagree
 )
 """Prior probability that the pick is right, by agreement and match-length class."""
+_HOPELESS = 0.02
+"""A draft ends where reaching its end is this unlikely by its own claim; what follows would cost time for nothing."""
 _N_CLASSES = len(_LENGTH_CLASSES)
 _CLASS_OF = [max(0, sum(n >= bound for bound in _LENGTH_CLASSES) - 1) for n in range(_LENGTH_CLASSES[-1] + 1)]
 
@@ -61,7 +64,8 @@ class SuffixDrafter:
         tokens: list[int] = []
         strength: list[int] = []
         confidence: list[float] = []
-        while len(tokens) < limit:
+        hope = 1.0
+        while len(tokens) < limit and hope > _HOPELESS:
             while state > 0 and not self._after[state]:
                 state = self._link[state]
                 match = min(match, self._length[state]) if state >= 0 else 0
@@ -72,9 +76,10 @@ class SuffixDrafter:
             tokens.append(token)
             strength.append(agreement * _N_CLASSES + at)
             confidence.append(_CLAIMS[agreement][at])
+            hope *= confidence[-1]
             state = self._next[state].get(token, 0)
             match += 1
-        return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(strength), tuple(confidence))
+        return Draft(tuple(tokens), chain_parents(len(tokens)), tuple(strength), tuple(confidence))
 
     def _follow(self, context: Sequence[int]) -> None:
         """Make the index that of `context`: grow it where the text only grew, else begin anew."""

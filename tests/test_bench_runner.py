@@ -195,6 +195,12 @@ def test_distinct_4grams() -> None:
 # --- report ---
 
 
+def test_a_noisy_machine_is_named() -> None:
+    runs = [run_of(mode, round_=number, s=s) for number in range(3) for mode, s in ((PLAIN, 1.0), (PLAIN_AGAIN, 1.2))]
+    assert "NOT QUIET: plain against itself is 0.833" in report.table(report.build(runner.Record(runs)))
+    assert "NOT QUIET" not in report.table(report.build(measured()))
+
+
 def test_the_shape_of_the_json(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     difference = compare.Difference("chat0", "chat", "auto", (0,), 3, 5, 6, 0.01, 0.01)

@@ -19,6 +19,8 @@ from edgespec.errors import ConfigError
 
 SCHEMA = 1
 _DASH = "–"
+_QUIET = 0.05
+"""Plain decoding further than this from itself: the machine was not quiet, and no ratio of this run is to be trusted."""
 _T = TypeVar("_T")
 
 
@@ -155,6 +157,9 @@ def _notes(report: BenchReport) -> list[str]:
     lines = []
     if report.record.partial:
         lines.append("PARTIAL: interrupted; the numbers are of the runs that were finished.")
+    noise = report.means[PLAIN_AGAIN][0] if PLAIN_AGAIN in report.means else Ratio()
+    if noise.value is not None and abs(noise.value - 1.0) > _QUIET:
+        lines.append(f"NOT QUIET: plain against itself is {noise.value:.3f}; measure again when nothing else runs.")
     loops = [group for group, text in report.texts.items() if text.repetitive]
     if loops:
         lines.append(f"Repetitive answers (under half of their 4-grams distinct): {', '.join(loops)}.")

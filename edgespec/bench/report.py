@@ -20,7 +20,7 @@ from edgespec.errors import ConfigError
 SCHEMA = 1
 _DASH = "–"
 _QUIET = 0.05
-"""Plain decoding further than this from itself: the machine was not quiet, and no ratio of this run is to be trusted."""
+"""Plain decoding further than this from itself: the machine was not quiet, and no ratio of it is to be trusted."""
 _T = TypeVar("_T")
 
 

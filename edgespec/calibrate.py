@@ -22,16 +22,14 @@ def calibrate(target: Target, clock: Callable[[], float], budget_s: float = 0.8)
         limit = min(limit, 1 + target.capabilities.max_rollback)
     widths = [width for width in _WIDTHS if width <= max(1, limit)]
     began_s = clock()
-    seconds: dict[int, list[float]] = {}
     _time_pass(target, clock, 1)  # the first pass pages the weights in
     first_s = _time_pass(target, clock, 1)
-    if first_s * 8 < budget_s:
-        _time_pass(target, clock, widths[-1])
+    seconds: dict[int, list[float]] = {1: [first_s]}
     for _ in range(_N_REPEATS):
         for width in widths:
-            if width > 1 and clock() - began_s > budget_s:
-                break
-            seconds.setdefault(width, []).append(_time_pass(target, clock, width))
+            known = seconds.get(width, [first_s * width])
+            if clock() - began_s + min(known) <= budget_s:
+                seconds.setdefault(width, []).append(_time_pass(target, clock, width))
     # Other programs only ever slow a pass down: the lower quartile is what the machine can do, without the luck of
     # the very best.
     return CostTable({width: sorted(found)[len(found) // 4] for width, found in seconds.items()})

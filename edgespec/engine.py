@@ -29,8 +29,6 @@ from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result,
 from edgespec.opening import Opened, open_model
 from edgespec.request import check_drafter, check_prompt, check_sampling, sampling_from
 
-_DRIFTED = 1.25
-"""Wide passes this much off their calibrated ratio to single ones: the stored cost table no longer fits."""
 _SAVE_EVERY_S = 30.0
 _MAX_CALIBRATIONS = 3
 """In one process: a machine that is always busy is not measured for ever."""
@@ -300,7 +298,7 @@ class Engine:
         self._saved_at_s = time.perf_counter()
         if self._cost is None:
             return
-        if self._cost.suspect or not 1 / _DRIFTED < self._cost.drift < _DRIFTED:
+        if self._cost.suspect:
             state.drop_state(self._state_file)
             return
         note = state.save_state(self._state_file, self._cost.table(), self._prior)

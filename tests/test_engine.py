@@ -232,7 +232,6 @@ def test_a_second_run_starts_warm_and_survives_a_broken_or_unwritable_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     # Passes of a model this small are mostly noise, which would make the table suspect and drop it.
     monkeypatch.setattr(CostModel, "suspect", property(lambda self: False))
-    monkeypatch.setattr(CostModel, "drift", property(lambda self: 1.0))
 
     def calibrations() -> list[str]:
         calls: list[str] = []

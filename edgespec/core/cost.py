@@ -21,6 +21,7 @@ _CTX_UNIT = 1024.0
 _RELAX = 0.01
 """Share by which the line of wide passes returns to that of single ones, each round: a bad spell is forgotten."""
 _SUSPECT = 0.75
+_MAX_SAVED_DRIFT = 1.25
 _OUTLIER = 1.6
 """A pass this many times dearer than expected counts as a stall unless the next one agrees."""
 
@@ -68,13 +69,10 @@ class CostModel:
         self._by_width: dict[int, float] = {}
 
     def table(self) -> CostTable:
-        """What is worth saving."""
-        return CostTable(self._base, self._one.slope, self._wide.slope)
-
-    @property
-    def drift(self) -> float:
-        """How much dearer wide passes became against single ones since calibration; 1 is not at all."""
-        return self._wide.scale / self._one.scale
+        """What is worth saving: the table, its wide passes moved some way to where they were found to be."""
+        drift = min(_MAX_SAVED_DRIFT, max(1.0 / _MAX_SAVED_DRIFT, self._wide.scale / self._one.scale))
+        base = {width: seconds if width == 1 else seconds * drift for width, seconds in self._base.items()}
+        return CostTable(base, self._one.slope, self._wide.slope)
 
     @property
     def suspect(self) -> bool:

@@ -256,6 +256,13 @@ class Chat:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
+    def close(self) -> None:
+        """Give the session's place and its drafters back to the engine; the conversation can still go on."""
+        self._settle()
+        if self._session is not None:
+            self._engine.release(self._session)
+            self._session = None
+
     def _settle(self) -> None:
         """End a turn that was left before its end."""
         if self._turn is not None:

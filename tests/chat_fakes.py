@@ -112,6 +112,9 @@ class FakeEngine:
         self.n_sessions += 1
         return Session(self.target)
 
+    def release(self, session: Session) -> None:
+        session.forget()
+
     def stream(
         self,
         prompt: Sequence[int],

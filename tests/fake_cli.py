@@ -1,7 +1,8 @@
 """The real command line with a fake model: `python tests/fake_cli.py chat ...`. Started by tests, in a terminal.
 
 The model answers "You said: ..." and the last message; a message with "count" in it is answered by counting for long,
-one with "think" by a thought and a word. EDGESPEC_FAKE, a variable of this file only, sets the seconds of a pass.
+one with "think" by a thought and a word. EDGESPEC_FAKE, a variable of this file only, sets the seconds of a pass;
+EDGESPEC_FAKE_TOOLKIT lets prompt_toolkit be used where it is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 PASS_S = float(os.environ.pop("EDGESPEC_FAKE", "0"))
+if not os.environ.pop("EDGESPEC_FAKE_TOOLKIT", ""):
+    sys.modules["prompt_toolkit"] = None  # type: ignore[assignment]  # it moves the cursor about instead of writing
 
 from chat_fakes import FakeEngine, TalkingTarget  # noqa: E402 - needs the path above
 

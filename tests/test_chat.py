@@ -125,6 +125,17 @@ def test_undo_and_clear() -> None:
     assert contents(chat) == ["s", "again", "ok"]
 
 
+def test_close_gives_the_session_back_and_the_chat_goes_on() -> None:
+    engine = fake_engine("ok")
+    chat = talk(engine, "one")
+    chat.close()
+    chat.close()
+    assert engine.target.cells == {0: []}
+    say(chat.ask("two"))
+    assert contents(chat) == ["one", "ok", "two", "ok"]
+    assert engine.n_sessions == 2
+
+
 def test_cancelled_answer_is_kept_and_the_next_turn_goes_on() -> None:
     engine = fake_engine("a long answer")
     chat = Chat(as_engine(engine))

@@ -117,6 +117,25 @@ def test_several_lines_are_one_message(typed: str) -> None:
         assert terminal.wait_for("You said: a\nb").count("You said") == 1
 
 
+def test_with_prompt_toolkit() -> None:
+    pytest.importorskip("prompt_toolkit")
+    with chat(EDGESPEC_FAKE_TOOLKIT="1") as terminal:
+        for typed, shown in [("\x1b[200~a\nb\x1b[201~\r", "You said: a\nb"), ('"""a\rc"""\r', "You said: a\nc")]:
+            terminal.wait_for(">>>")
+            terminal.send(typed)
+            terminal.wait_for(shown)
+        terminal.wait_for(">>>")
+        time.sleep(0.3)
+        terminal.send("half" + CTRL_C)
+        terminal.wait_for(">>>")
+        time.sleep(0.3)
+        terminal.send(CTRL_C)
+        terminal.wait_for("Ctrl-C again quits")
+        terminal.wait_for(">>>")
+        terminal.send(CTRL_C)
+        assert terminal.exit_code() == 130
+
+
 def test_commands_are_never_sent() -> None:
     with chat() as terminal:
         for typed, shown in [
@@ -240,7 +259,9 @@ def test_thinking_is_dimmed_and_control_characters_do_nothing() -> None:
         assert "\x1b[2m" not in terminal.raw
 
 
-def test_context_overflow_is_said_and_survived() -> None:
+def test_context_overflow_is_said_and_survived(tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("x" * 220)
     with chat("--ctx", "256", "--max-tokens", "20") as terminal:
         for i in range(8):
             terminal.wait_for(">>> ")
@@ -249,6 +270,15 @@ def test_context_overflow_is_said_and_survived() -> None:
         terminal.wait_for(">>> ")
         terminal.send("x" * 300 + "\r")
         terminal.wait_for("error: this message has")
+        terminal.wait_for(">>> ")
+        terminal.send(f"/file {file}\r")
+        terminal.wait_for("goes with the next message")
+        terminal.wait_for(">>> ")
+        terminal.send("sum up\r")
+        terminal.wait_for("/file - takes the files out")
+        terminal.wait_for(">>> ")
+        terminal.send("/file -\r")
+        terminal.wait_for("no file goes with the next message")
         terminal.wait_for(">>> ")
         terminal.send("still here\r")
         terminal.wait_for("You said: still here")

@@ -14,8 +14,12 @@ from test_cli_chat import environment
 pytestmark = pytest.mark.model
 
 
+# prompt_toolkit, where it is installed, moves the cursor about instead of writing: only a real terminal can read it.
+START = "import sys; sys.modules['prompt_toolkit'] = None; from edgespec.cli.main import main; main()"
+
+
 def chat(model: Path, *options: str) -> Terminal:
-    return Terminal([sys.executable, "-m", "edgespec", "chat", str(model), *options], environment(), timeout_s=90)
+    return Terminal([sys.executable, "-c", START, "chat", str(model), *options], environment(), timeout_s=90)
 
 
 def ask(terminal: Terminal, text: str) -> str:

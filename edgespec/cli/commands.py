@@ -165,6 +165,10 @@ def _load(desk: Desk, name: str) -> None:
 def _file(desk: Desk, name: str) -> None:
     if not name:
         raise ConfigError("/file FILE: name a file")
+    if name == "-":
+        desk.attached.clear()
+        desk.screen.dim("no file goes with the next message")
+        return
     path = Path(_unquoted(name)).expanduser()
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file")
@@ -264,7 +268,7 @@ COMMANDS = {
     "undo": Command("/undo", "forget the last message and its answer", _undo),
     "save": Command("/save [FILE]", "save the conversation", _save),
     "load": Command("/load FILE", "go on with a saved conversation", _load),
-    "file": Command("/file FILE", "add a file's text to the next message", _file),
+    "file": Command("/file FILE", "add a file's text to the next message; - takes all out", _file),
     "set": Command("/set [NAME VALUE]", "show or change options", _set),
     "stats": Command("/stats", "what the last answer cost and drafting did", _stats),
     "drafter": Command("/drafter [NAME]", "show or choose what guesses tokens ahead", _drafter),

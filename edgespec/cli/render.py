@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 _DIM, _RED, _PLAIN, _ERASE = "\x1b[2m", "\x1b[31m", "\x1b[0m", "\r\x1b[K"
-_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+_CONTROL: dict[int, int | None] = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    ord("\r"): None,
     0x7F: 0x2421,
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
 }

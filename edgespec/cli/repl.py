@@ -12,7 +12,7 @@ from edgespec.cli.commands import Desk
 from edgespec.cli.common import check_text
 from edgespec.cli.interrupt import INTERRUPTED, Interrupts
 from edgespec.cli.render import columns, print_json, report_status, result_json, summary, without_thinking
-from edgespec.errors import EdgespecError
+from edgespec.errors import ContextFullError, EdgespecError
 
 if TYPE_CHECKING:
     from edgespec.chat import Turn
@@ -137,6 +137,11 @@ class Repl:
 
 
 def _ask(desk: Desk, text: str) -> Turn:
-    turn = desk.chat.ask("\n\n".join([*desk.attached, text]))
+    try:
+        turn = desk.chat.ask("\n\n".join([*desk.attached, text]))
+    except ContextFullError as error:
+        if desk.attached:
+            raise ContextFullError(f"{error}; /file - takes the files out") from error
+        raise
     desk.attached.clear()
     return turn

@@ -241,13 +241,14 @@ class Engine:
         return tools.draftings[key], tools.controllers[sampling.temperature]
 
     def _cost_model(self) -> CostModel:
-        if self._cost is not None and self._cost.suspect and self._n_calibrations < _MAX_CALIBRATIONS:
-            self._cost = None
-        if self._cost is None:
+        """The cost table; measured where there is none, and again where it was measured on a busy machine."""
+        seated = [session for session in self._seats if session is not None]
+        idle = not any(session.n_kv for session in seated)
+        again = self._cost is not None and self._cost.suspect and idle and self._n_calibrations < _MAX_CALIBRATIONS
+        if self._cost is None or again:
             self._n_calibrations += 1
-            for session in self._seats:
-                if session is not None:
-                    session.forget()
+            for session in seated:
+                session.forget()
             self._cost = CostModel(calibrate(self.target, time.perf_counter))
         return self._cost
 

@@ -25,14 +25,19 @@ def calibrate(target: Target, clock: Callable[[], float], budget_s: float = 0.8)
     _time_pass(target, clock, 1)  # the first pass pages the weights in
     first_s = _time_pass(target, clock, 1)
     seconds: dict[int, list[float]] = {1: [first_s]}
+    back: list[float] = []
     for _ in range(_N_REPEATS):
         for width in widths:
             known = seconds.get(width, [first_s * width])
             if clock() - began_s + min(known) <= budget_s:
+                if width == 1:
+                    back.append(_time_pass(target, clock, 1))  # the pass before was a wide one, but for the first
                 seconds.setdefault(width, []).append(_time_pass(target, clock, width))
     # Other programs only ever slow a pass down: the lower quartile is what the machine can do, without the luck of
-    # the very best.
-    return CostTable({width: sorted(found)[len(found) // 4] for width, found in seconds.items()})
+    # the very best. A wide pass always follows another width, as it will when it is used.
+    table = {width: sorted(found)[len(found) // 4] for width, found in seconds.items()}
+    switch_s = max(0.0, sorted(back[1:])[len(back[1:]) // 4] - table[1]) if len(back) > 1 else 0.0
+    return CostTable(table, switch_s=min(switch_s, table[1]))
 
 
 def _time_pass(target: Target, clock: Callable[[], float], width: int) -> float:

@@ -229,7 +229,7 @@ class Engine:
         tools = self._tools.setdefault(session, _Tools({}, {}))
         key = wanted if isinstance(wanted, str) else f"{wanted.name}@{id(wanted):x}"
         if key not in tools.draftings:
-            made = REGISTRY[wanted]() if isinstance(wanted, str) else IsolatedDrafter(wanted)
+            made = REGISTRY[wanted](self.target.piece) if isinstance(wanted, str) else IsolatedDrafter(wanted)
             tools.draftings[key] = Drafting(made, self.target.n_vocab)
         if limits.fixed_draft is not None:
             return tools.draftings[key], None

@@ -16,7 +16,7 @@ from pathlib import Path
 from edgespec.core.acceptance import Prior
 from edgespec.core.cost import CostTable
 
-_VERSION = 2
+_VERSION = 3
 
 
 def state_file(folder: Path, *parts: str) -> Path:
@@ -31,7 +31,7 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
         if raw["version"] != _VERSION:
             return None, Prior(), None
         base = {int(width): float(s) for width, s in raw["base_s"].items()}
-        slopes = float(raw["slope_one"]), float(raw["slope_wide"])
+        slopes = float(raw["slope_one"]), float(raw["slope_wide"]), float(raw["switch_s"])
         numbers = (*base.values(), *slopes)
         if 1 not in base or not all(math.isfinite(x) and x >= 0 for x in numbers) or min(base.values()) <= 0:
             raise ValueError("absurd times")
@@ -54,6 +54,7 @@ def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:
         "base_s": {str(width): s for width, s in table.base_s.items()},
         "slope_one": table.slope_one,
         "slope_wide": table.slope_wide,
+        "switch_s": table.switch_s,
         "acceptance": [[*key, *counts] for key, counts in sorted(prior.table.items())],
     }
     try:

@@ -138,7 +138,7 @@ def test_counting_text_costs_at_most_a_twentieth() -> None:
     assert spent <= 1.05 * (len(text) - 20)
 
 
-def test_switching_workload_adapts_within_thirty_rounds() -> None:
+def test_switching_workload_adapts_within_forty_rounds() -> None:
     cost = CostModel(CostTable(COSTS))
     controller = Controller(cost, Acceptance(Prior(), 0.0))
     proposal = chain_of([1] * 15, 0.5)
@@ -147,7 +147,7 @@ def test_switching_workload_adapts_within_thirty_rounds() -> None:
         controller.book(1, 0, 1, 1.0, 0.0)
     assert controller.trim("d", proposal, 0).tokens == ()
     lengths = []
-    for _ in range(30):
+    for _ in range(40):
         lengths.append(len(controller.trim("d", proposal, 0).tokens))
         width = 1 + lengths[-1]
         controller.acceptance.score("d", proposal, (1,) * width)
@@ -202,11 +202,13 @@ class TestCost:
         cost = CostModel(CostTable({1: 1.0, 4: 2.0}))
         for i in range(4000):
             n = 100 + i % 2000
+            cost.observe(1, n, 1.2 + n / 4000)  # on the way back from a wider pass
             cost.observe(1, n, 1.0 + n / 4000)
             cost.observe(4, n, 2.0 + 4 * n / 4000)
         for n in (300, 1800):
             assert cost.seconds(1, n) == pytest.approx(1.0 + n / 4000, rel=0.1)
             assert cost.seconds(4, n) == pytest.approx(2.0 + 4 * n / 4000, rel=0.15)
+        assert cost.switch_s == pytest.approx(0.2, abs=0.06)
 
     def test_a_table_measured_on_a_busy_machine_is_suspect(self) -> None:
         cost = CostModel(CostTable({1: 10.0, 4: 20.0}))
@@ -237,5 +239,5 @@ class TestAcceptance:
         for _ in range(50):
             Acceptance(prior, 0.0).score("d", chain_of([1]), (1,))
         assert Acceptance(prior, 0.0).rate("d", 0, 0.5) > 0.8
-        assert Acceptance(prior, 0.8).rate("d", 0, 0.5) == pytest.approx(0.5)
+        assert Acceptance(prior, 0.8).rate("d", 0, 0.5) < 0.5  # the claim alone, at longer odds
         assert [band(t) for t in (0.0, 0.2, 0.8, 1.5)] == [0, 1, 2, 3]

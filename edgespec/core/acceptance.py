@@ -16,12 +16,17 @@ Key = tuple[str, int]
 
 _LONG_DECAY = 0.998
 _SHORT_DECAY = 0.9
-_CLAIM_WEIGHT = 2.0
+_CLAIM_WEIGHT = 4.0
 """Observations that a drafter's own confidence counts for."""
 _PRIOR_WEIGHT = 4.0
 """Observations of this text that the long memory counts for."""
 _BANDS = (0.05, 0.5, 1.0)
 """Upper temperatures of the bands that have a prior of their own; acceptance at 0.7 is half of greedy's."""
+
+
+_BAND_ODDS = (1.0, 1.3, 1.9, 3.3)
+"""By how much a temperature raises the odds against a drafter's claim, which is made for greedy text.
+Measured at 0.7: what was right 85 times in 100 is right 71 times."""
 
 
 def band(temperature: float) -> int:
@@ -39,6 +44,8 @@ class Prior:
     def rate(self, at: int, key: Key, claim: float) -> float:
         """Probability that a token of this class is right; the drafter's own claim while nothing is known."""
         hits, tries = self.table.get((at, *key), (0.0, 0.0))
+        if at and 0.0 < claim < 1.0:
+            claim = 1.0 / (1.0 + (1.0 / claim - 1.0) * _BAND_ODDS[at])
         return (claim * _CLAIM_WEIGHT + hits) / (_CLAIM_WEIGHT + tries)
 
     def learn(self, at: int, key: Key, hit: bool) -> None:

@@ -69,6 +69,8 @@ class Controller:
         if not proposal.tokens or self._since_plain >= _STALE_AFTER:
             return NO_DRAFT
         plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
+        # Unless the next round drafts as well, it pays for going back to single rows.
+        extra_s = draft_s + (0.0 if self._since_plain else self.cost.switch_s)
         best, best_rate = 0, _MARGIN
         reach, expected, certain = 1.0, 1.0, 0
         for index, parent in enumerate(proposal.parents):
@@ -78,7 +80,7 @@ class Controller:
             reach *= rate
             expected += reach
             certain += reach >= _CERTAIN
-            steps = (self.cost.seconds(2 + index + n_other_rows, n_ctx) + draft_s) / plain_s
+            steps = (self.cost.seconds(2 + index + n_other_rows, n_ctx) + extra_s) / plain_s
             if expected / steps > best_rate and self.ledger.affords(steps - 1.0 - certain, steps - 1.0):
                 best, best_rate = index + 1, expected / steps
             if reach < 0.05:
@@ -93,7 +95,8 @@ class Controller:
         `verify_s` is the whole pass, also that of other sessions; a pass at width 1 is plain decoding by definition.
         """
         plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
-        steps = draft_s / plain_s + (1.0 if width == 1 else verify_s / plain_s)
+        back_s = self.cost.switch_s if self._since_plain else 0.0
+        steps = draft_s / plain_s + (1.0 + back_s / plain_s if width == 1 else verify_s / plain_s)
         self.ledger.book(steps, n_tokens)
         self._since_plain = 0 if width == 1 else self._since_plain + 1
         return (n_tokens - steps) * plain_s

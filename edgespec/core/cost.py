@@ -20,6 +20,7 @@ _CTX_UNIT = 1024.0
 """Context tokens that one unit of slope stands for, so that scale and slope are of like size."""
 _RELAX = 0.01
 """Share by which the line of wide passes returns to that of single ones, each round: a bad spell is forgotten."""
+_SWITCH_RATE = 0.05
 _SUSPECT = 0.75
 _MAX_SAVED_DRIFT = 1.25
 _OUTLIER = 1.6
@@ -35,6 +36,8 @@ class CostTable:
     """Plain steps that 1024 tokens of context add to a single-row pass."""
     slope_wide: float = 0.0
     """Plain steps that 1024 tokens of context add per row of a wider pass."""
+    switch_s: float = 0.0
+    """Seconds that a single-row pass right after a wider one takes longer: llama.cpp builds its graph anew."""
 
 
 @dataclass(slots=True)
@@ -67,12 +70,15 @@ class CostModel:
         self._one = _Line(table.slope_one)
         self._wide = _Line(table.slope_wide)
         self._by_width: dict[int, float] = {}
+        self._last_width = 1
+        self.switch_s = table.switch_s
+        """Seconds that going back to single rows costs after a wider pass."""
 
     def table(self) -> CostTable:
         """What is worth saving: the table, its wide passes moved some way to where they were found to be."""
         drift = min(_MAX_SAVED_DRIFT, max(1.0 / _MAX_SAVED_DRIFT, self._wide.scale / self._one.scale))
         base = {width: seconds if width == 1 else seconds * drift for width, seconds in self._base.items()}
-        return CostTable(base, self._one.slope, self._wide.slope)
+        return CostTable(base, self._one.slope, self._wide.slope, self.switch_s)
 
     @property
     def suspect(self) -> bool:
@@ -93,6 +99,11 @@ class CostModel:
 
     def observe(self, width: int, n_ctx: int, seconds: float) -> None:
         """Learn from a measured pass. A single stall is ignored; two in a row are the new truth."""
+        went_back, self._last_width = width == 1 < self._last_width, width
+        if went_back:
+            extra_s = min(max(0.0, seconds - self.seconds(1, n_ctx)), self.base_s(1))
+            self.switch_s += _SWITCH_RATE * (extra_s - self.switch_s)
+            return
         line = self._one if width == 1 else self._wide
         line.observe(self._load(width, n_ctx), seconds / self.base_s(width))
         if width == 1:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.interfaces import Drafter
 
-REGISTRY: dict[str, Callable[[], Drafter]] = {
+Piece = Callable[[int], bytes]
+"""The bytes of a token: all a drafter is told of the tokenizer."""
+
+REGISTRY: dict[str, Callable[[Piece], Drafter]] = {
     "ngram": SuffixDrafter,
 }
 """Name to factory; every session gets an instance of its own."""

@@ -50,8 +50,9 @@ class Drafter(Protocol):
     def propose(self, context: Sequence[int], limit: int) -> Draft:
         """Return at most `limit` tokens that may follow `context`.
 
-        `context` is the session's whole text so far, newest token last; the drafter must neither change nor keep it.
-        The answer is a function of the whole context: between two calls it may have grown, shrunk or become another.
+        `context` is the session's whole text so far, newest token last; the drafter must not change it. The answer is
+        a function of the whole context: between two calls it may have grown, shrunk or become another. A list that
+        is handed over again, the same object, has only grown.
         """
         ...
 

@@ -7,7 +7,7 @@ session (a prior by temperature band), and a short one for this text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from edgespec.interfaces import Draft
 
@@ -69,6 +69,11 @@ class Acceptance:
         hits, tries = self._recent.get(key, (0.0, 0.0))
         prior = self._prior.rate(self._band, key, claim)
         return (prior * _PRIOR_WEIGHT + hits) / (_PRIOR_WEIGHT + tries)
+
+    def rates(self, drafter: str, proposal: Draft) -> Iterator[float]:
+        """`rate` of each token of a proposal, in order."""
+        for strength, claim in zip(proposal.strength, proposal.confidence, strict=True):
+            yield self.rate(drafter, strength, claim)
 
     def score(self, drafter: str, proposal: Draft, committed: tuple[int, ...]) -> None:
         """Hold a proposal, verified or not, against the tokens that became the text.

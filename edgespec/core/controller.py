@@ -16,6 +16,10 @@ _MARGIN = 1.02
 """A draft must promise this much more than plain decoding; less is within the error of the estimates."""
 _CERTAIN = 0.8
 """The pessimistic outcome: as many accepted tokens as come with this probability."""
+_HOPELESS = 0.1
+"""A token that is reached less often than this is not worth pricing."""
+_PATIENCE = 8
+"""Rounds without a draft worth pricing before the drafter is asked less often."""
 _STALE_AFTER = 63
 """Drafted rounds in a row after which a plain one re-measures what plain decoding costs."""
 
@@ -55,36 +59,54 @@ class Controller:
         self.acceptance = acceptance
         self.ledger = Ledger() if ledger is None else ledger
         self._since_plain = 0
+        self._n_hopeless = 0
+
+    def asks(self) -> bool:
+        """Whether the drafter is worth asking this round.
+
+        After a stretch in which nothing was worth verifying it is asked every other round: Python's caches are cold
+        after each pass, so that asking costs 1 % of a small model's step, and a copy is noticed a token later at most.
+        """
+        if self._n_hopeless < _PATIENCE or self._n_hopeless % 2 == 0:
+            return True
+        self._n_hopeless += 1
+        return False
 
     def trim(self, drafter: str, proposal: Draft, n_ctx: int, n_other_rows: int = 0, draft_s: float = 0.0) -> Draft:
         """The part of a proposal to verify: the prefix that promises the most tokens per second, or nothing.
 
         Args:
             drafter: whose experience applies.
-            proposal: a tree; only its first chain is considered.
+            proposal: a chain.
             n_ctx: cached tokens of this session.
             n_other_rows: rows that other sessions put into the same pass.
             draft_s: seconds the drafter needs for such a draft, 0 where hidden.
         """
+        self._n_hopeless += 1
         if not proposal.tokens or self._since_plain >= _STALE_AFTER:
             return NO_DRAFT
-        plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
-        # Unless the next round drafts as well, it pays for going back to single rows.
-        extra_s = draft_s + (0.0 if self._since_plain else self.cost.switch_s)
-        best, best_rate = 0, _MARGIN
-        reach, expected, certain = 1.0, 1.0, 0
-        for index, parent in enumerate(proposal.parents):
-            if parent != index - 1:
-                break
-            rate = self.acceptance.rate(drafter, proposal.strength[index], proposal.confidence[index])
+        reaches: list[float] = []
+        reach = 1.0
+        for rate in self.acceptance.rates(drafter, proposal):
             reach *= rate
+            if reach < _HOPELESS:
+                break
+            reaches.append(reach)
+        plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
+        # Unless the round before drafted too, the next one pays for going back to single rows.
+        extra_s = draft_s + (0.0 if self._since_plain else self.cost.switch_s)
+        cheapest = (self.cost.seconds(2 + n_other_rows, n_ctx) + extra_s) / plain_s
+        if 1.0 + sum(reaches) <= _MARGIN * cheapest:
+            return NO_DRAFT  # most rounds end here: even all of it would not pay for a single row
+        self._n_hopeless = 0
+        best, best_rate = 0, _MARGIN
+        expected, certain = 1.0, 0
+        for n, reach in enumerate(reaches, 1):
             expected += reach
             certain += reach >= _CERTAIN
-            steps = (self.cost.seconds(2 + index + n_other_rows, n_ctx) + extra_s) / plain_s
+            steps = (self.cost.seconds(1 + n + n_other_rows, n_ctx) + extra_s) / plain_s
             if expected / steps > best_rate and self.ledger.affords(steps - 1.0 - certain, steps - 1.0):
-                best, best_rate = index + 1, expected / steps
-            if reach < 0.05:
-                break
+                best, best_rate = n, expected / steps
         return cut(proposal, best)
 
     def book(

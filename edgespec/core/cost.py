@@ -20,6 +20,8 @@ _CTX_UNIT = 1024.0
 """Context tokens that one unit of slope stands for, so that scale and slope are of like size."""
 _RELAX = 0.01
 """Share by which the line of wide passes returns to that of single ones, each round: a bad spell is forgotten."""
+_OBSERVE_EVERY = 6
+"""Of so many single passes in a row, two are learned from: Python's caches are cold after a pass."""
 _SWITCH_RATE = 0.05
 _SUSPECT = 0.75
 _MAX_SAVED_DRIFT = 1.25
@@ -71,6 +73,7 @@ class CostModel:
         self._wide = _Line(table.slope_wide)
         self._by_width: dict[int, float] = {}
         self._last_width = 1
+        self._n_single = 0
         self.switch_s = table.switch_s
         """Seconds that going back to single rows costs after a wider pass."""
 
@@ -100,6 +103,9 @@ class CostModel:
     def observe(self, width: int, n_ctx: int, seconds: float) -> None:
         """Learn from a measured pass. A single stall is ignored; two in a row are the new truth."""
         went_back, self._last_width = width == 1 < self._last_width, width
+        self._n_single = self._n_single + 1 if width == 1 else 0
+        if self._n_single % _OBSERVE_EVERY > 1:  # single passes are many; two in a row tell a stall from a change
+            return
         if went_back:
             extra_s = min(max(0.0, seconds - self.seconds(1, n_ctx)), self.base_s(1))
             self.switch_s += _SWITCH_RATE * (extra_s - self.switch_s)

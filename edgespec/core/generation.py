@@ -156,6 +156,8 @@ class Generation:
         return room if rollback is None else min(room, rollback)
 
     def _draft(self, drafting: Drafting, limit: int, n_other_rows: int) -> Draft:
+        if self.controller is not None and not self.controller.asks():
+            return NO_DRAFT
         if self.limits.fixed_draft is not None:
             limit = min(limit, self.limits.fixed_draft)
         proposal = drafting.propose(self.session.tokens, limit)
@@ -165,9 +167,9 @@ class Generation:
             end = next(i for i, token in enumerate(proposal.tokens) if token in self._eog)
             proposal = cut(proposal, end + 1)
         self._proposal = proposal
-        if self.controller is None or not proposal.tokens:
+        if self.controller is None:
             return proposal
-        return self.controller.trim(drafting.name, proposal, len(self.session.tokens), n_other_rows)
+        return self.controller.trim(drafting.name, chain(proposal), len(self.session.tokens), n_other_rows)
 
     def _say(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text of `tokens` and how many of them count, the one that ends the answer included."""

@@ -20,8 +20,8 @@ _MAX_CHAIN = 12
 """Suffixes of one text position whose followers are updated; the longest ones, which are what matters."""
 _LENGTHS = (2, 3, 4, 6, 9, 16)
 """Lower bounds of the classes of match length."""
-_HOPELESS = 0.02
-"""A draft ends where reaching its end is this unlikely by its own claim; what follows would cost time for nothing."""
+_HOPELESS = 0.2
+"""A draft ends where reaching its end is this unlikely by its own claim: a row costs more than it can bring."""
 _LENGTH_LOGIT = (-1.0, -0.55, -0.25, 0.55, 0.9, 1.8)
 _AGREEMENT_LOGIT = (1.45, 0.6, -0.35)
 _KIND_LOGIT = (1.25, 0.25, 0.25)
@@ -51,63 +51,69 @@ class SuffixDrafter:
         """Start with an empty text. `piece` gives a token's bytes; without it all tokens are of one kind."""
         self._piece = piece
         self._kinds: dict[int, int] = {}
+        self._followed: Sequence[int] | None = None
         self._reset()
 
     def _reset(self) -> None:
+        """Forget the text."""
         self._text: list[int] = []
         self._length = [0]
         self._link = [-1]
         self._next: list[dict[int, int]] = [{}]
-        # What followed the state's strings: token -> (count, last position).
-        self._after: list[dict[int, tuple[int, int]]] = [{}]
+        # What followed the state's strings: token -> count, most recent last; and how many followers in all.
+        self._after: list[dict[int, int]] = [{}]
+        self._n_after = [0]
         self._last = 0
 
     def close(self) -> None:
         """Drop the index."""
+        self._followed = None
         self._reset()
 
     def propose(self, context: Sequence[int], limit: int) -> Draft:
         """A chain of at most `limit` tokens, from the longest repeated suffix of `context`, or nothing."""
         self._follow(context)
-        state = self._link[self._last]
+        length, link, after = self._length, self._link, self._after
+        state = link[self._last]
         if state <= 0 or limit <= 0:
             return NO_DRAFT
-        match = self._length[state]
+        match = length[state]
         tokens: list[int] = []
         strength: list[int] = []
         confidence: list[float] = []
         hope = 1.0
         while len(tokens) < limit and hope > _HOPELESS:
-            while state > 0 and not self._after[state]:
-                state = self._link[state]
-                match = min(match, self._length[state]) if state >= 0 else 0
+            while state > 0 and not after[state]:
+                state = link[state]
+                match = min(match, length[state])
             if state <= 0 or match < MIN_MATCH:
                 break
-            token, agreement = self._pick(state)
+            token = next(reversed(after[state]))
             at = _CLASS_OF[match] if match < len(_CLASS_OF) else len(_LENGTHS) - 1
             kind = self._kinds.get(token)
-            strength.append((at * 3 + agreement) * 3 + (self._kind(token) if kind is None else kind))
             tokens.append(token)
+            strength.append(
+                (at * 3 + self._agreement(state, token)) * 3 + (self._kind(token) if kind is None else kind)
+            )
             confidence.append(_CLAIMS[strength[-1]])
             hope *= confidence[-1]
             state = self._next[state].get(token, 0)
             match += 1
+        if not tokens:
+            return NO_DRAFT
         return Draft(tuple(tokens), chain_parents(len(tokens)), tuple(strength), tuple(confidence))
 
-    def _pick(self, state: int) -> tuple[int, int]:
-        """The most recent follower of a state, and how clear that choice is."""
-        after = self._after
+    def _agreement(self, state: int, token: int) -> int:
+        """How clear it is that `token`, the most recent follower of `state`, comes next."""
+        after, link = self._after, self._link
         if len(after[state]) > 1:
-            return max(after[state], key=lambda token: after[state][token][1]), SEVERAL
-        token = next(iter(after[state]))
-        shorter = self._link[state]
-        while shorter > 0:
-            others = after[shorter]
-            if len(others) > 1:
-                n_all = sum(count for count, _ in others.values())
-                return token, CLEAR if others.get(token, (0, 0))[0] > _CLEAR_SHARE * n_all else DISPUTED
-            shorter = self._link[shorter]
-        return token, CLEAR
+            return SEVERAL
+        state = link[state]
+        while state > 0:
+            if len(after[state]) > 1:
+                return CLEAR if after[state].get(token, 0) > _CLEAR_SHARE * self._n_after[state] else DISPUTED
+            state = link[state]
+        return CLEAR
 
     def _kind(self, token: int) -> int:
         """Whether a token goes on inside a word, begins one, or is anything else; looked up once."""
@@ -121,6 +127,13 @@ class SuffixDrafter:
     def _follow(self, context: Sequence[int]) -> None:
         """Make the index that of `context`: grow it where the text only grew, else begin anew."""
         n_known = len(self._text)
+        if context is self._followed and len(context) >= n_known:
+            # The same list object: a session's text only grows while it is one. Comparing it all would cost as much
+            # as everything else here.
+            for token in context[n_known:]:
+                self._extend(token)
+            return
+        self._followed = context
         grew = n_known <= len(context) and (not n_known or context[n_known - 1] == self._text[-1])
         if not grew or (n_known and list(context[:n_known]) != self._text):
             self._reset()
@@ -129,22 +142,21 @@ class SuffixDrafter:
             self._extend(token)
 
     def _extend(self, token: int) -> None:
-        position = len(self._text)
         self._text.append(token)
         length, link, follow, after = self._length, self._link, self._next, self._after
-        # The suffixes before this token now have one more follower.
-        state, steps = link[self._last] if self._last else -1, 0
+        # The suffixes before this token now have one more follower; taking it out first makes it the most recent.
+        state, steps = self._last, 0
         while state > 0 and steps < _MAX_CHAIN:
-            count, _ = after[state].get(token, (0, 0))
-            after[state][token] = (count + 1, position)
+            followers = after[state]
+            followers[token] = followers.pop(token, 0) + 1
+            self._n_after[state] += 1
             state, steps = link[state], steps + 1
-        if self._last:
-            after[self._last][token] = (1, position)
         new = len(length)
         length.append(length[self._last] + 1)
         link.append(0)
         follow.append({})
         after.append({})
+        self._n_after.append(0)
         state = self._last
         while state >= 0 and token not in follow[state]:
             follow[state][token] = new
@@ -165,6 +177,7 @@ class SuffixDrafter:
         link.append(link[known])
         follow.append(dict(follow[known]))
         self._after.append(dict(self._after[known]))
+        self._n_after.append(self._n_after[known])
         link[known] = clone
         while state >= 0 and follow[state].get(token) == known:
             follow[state][token] = clone

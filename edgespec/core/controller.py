@@ -18,6 +18,7 @@ _CERTAIN = 0.8
 """The pessimistic outcome: as many accepted tokens as come with this probability."""
 _HOPELESS = 0.1
 """A token that is reached less often than this is not worth pricing."""
+_FADE = 0.2
 _PATIENCE = 8
 """Rounds without a draft worth pricing before the drafter is asked less often."""
 _STALE_AFTER = 63
@@ -28,14 +29,16 @@ _STALE_AFTER = 63
 class Ledger:
     """Net gain in plain decode steps: what rounds cost against what their tokens would have cost undrafted.
 
-    Over any 128 tokens a drafter that never earned anything loses at most `opening + floor + 0.6 %` = 2.5 %; one that
-    first earns and then betrays, `cap + floor + 0.6 %`; over N tokens the loss is at most 0.6 % + 2.4 / N.
+    Over any 128 tokens a drafter that never earned anything loses at most `opening + floor + 0.6 %` = 2.5 %, and over N
+    tokens 0.6 % + 2.4 / N. One that first earned may lose again what it earned lately, up to `cap`.
     """
 
     balance: float = 0.4
     """The opening credit."""
-    cap: float = 3.0
-    """So that an early win cannot fund a long loss."""
+    cap: float = 7.0
+    """Most credit at a time: what the widest pass can cost."""
+    lasting: float = 3.0
+    """Credit above this fades by a fifth each round, so that an early win cannot fund a later loss."""
     floor: float = 2.0
     """How far below zero a single round may take the balance at the very worst."""
     allowance: float = 0.006
@@ -43,6 +46,8 @@ class Ledger:
 
     def book(self, cost: float, n_tokens: int) -> None:
         """A round cost `cost` plain steps and made `n_tokens`."""
+        if self.balance > self.lasting:
+            self.balance -= _FADE * (self.balance - self.lasting)
         self.balance = min(self.cap, self.balance + n_tokens - cost * (1.0 - self.allowance))
 
     def affords(self, loss: float, worst_loss: float) -> bool:

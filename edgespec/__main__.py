@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from edgespec.cli.main import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from edgespec.cli.main import main
+
+        main()
+    except KeyboardInterrupt:  # before the command line could take care of it
+        sys.exit(130)

@@ -83,8 +83,16 @@ class Stream:
 
     def cancel(self) -> None:
         """Stop as soon as possible, also in the middle of a prompt; callable from any thread or signal handler."""
+        if self._result is not None:
+            return
         self._cancelled = True
         self._engine.target.abort()
+
+    def close(self) -> None:
+        """End the answer if it still runs; for those who leave before its end."""
+        self.cancel()
+        for _ in self:
+            pass
 
     @property
     def result(self) -> Result:
@@ -94,7 +102,7 @@ class Stream:
             RuntimeError: it is not finished.
         """
         if self._result is None:
-            raise RuntimeError("the answer is not finished: iterate to its end, or cancel() and iterate")
+            raise RuntimeError("the answer is not finished: iterate to its end, or close() it")
         return self._result
 
     def live(self) -> Live:

@@ -23,6 +23,7 @@ PREFIX = "EDGESPEC_"
 NOT_OPTIONS = frozenset({"EDGESPEC_CONFIG", "EDGESPEC_PYTHON", "EDGESPEC_TEST_MODEL"})
 """Variables that are used, by the scripts or before the options are read, without being options."""
 DEFAULT = "default"
+_MAX_BYTES = 2**20
 FLAG = "flag"
 
 
@@ -259,14 +260,17 @@ def load(
 def _read(path: Path, *, must_exist: bool) -> dict[str, object]:
     try:
         # utf-8-sig: editors on Windows begin files with a byte order mark.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: cannot be read: not a regular file")
+        with path.open("rb") as file:
+            return tomllib.loads(file.read(_MAX_BYTES).decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError) as error:
         if must_exist:
             raise ConfigError(f"{path}: no such configuration file") from error
         return {}
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOML errors, and numbers or nesting beyond what Python takes
         raise ConfigError(f"{path}: not TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

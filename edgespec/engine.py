@@ -16,7 +16,7 @@ from edgespec.calibrate import calibrate
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance
 from edgespec.core.controller import Controller
-from edgespec.core.cost import CostModel
+from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
 from edgespec.core.round import play_round
@@ -24,10 +24,10 @@ from edgespec.core.session import Session
 from edgespec.device import host
 from edgespec.draft import AUTO, REGISTRY
 from edgespec.draft.isolated import IsolatedDrafter
-from edgespec.errors import EvalError, ModelError
+from edgespec.errors import EvalCancelled, EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
 from edgespec.opening import Opened, open_model
-from edgespec.request import check_drafter, check_prompt, check_sampling, sampling_from
+from edgespec.request import check_drafter, check_limits, check_prompt, check_sampling, sampling_from
 
 _SAVE_EVERY_S = 30.0
 _MAX_CALIBRATIONS = 3
@@ -42,7 +42,7 @@ class Engine:
         self.config = config
         self.target = opened.target
         self.n_ctx = opened.target.n_ctx
-        self.model_name = opened.target.name
+        self.model_name = opened.path.stem
         self.model_path = opened.path
         self.fingerprint = opened.fingerprint
         self.template_name = opened.template.name
@@ -51,6 +51,7 @@ class Engine:
         self._lock = threading.RLock()
         self._seats: list[Session | None] = [None] * opened.target.options.n_seq_max
         self._tools: dict[Session, _Tools] = {}
+        self._answering: dict[Session, Generation] = {}
         self._closed = False
         self._n_calibrations = 0
         self._state_file = state.state_file(
@@ -143,7 +144,8 @@ class Engine:
             sampling: how tokens are drawn; None: as configured.
             limits: when to end; None: as configured.
             drafter: a name of `edgespec.draft.NAMES`, or an object of your own, which runs on its own thread.
-            session: continue in its KV cache; None: a fresh one that is forgotten afterwards.
+            session: continue in its KV cache, ending an answer that still runs there; None: a fresh one that is
+                forgotten afterwards. An answer that is left before its end should be closed.
 
         Raises:
             ConfigError: an option has no such value.
@@ -152,6 +154,7 @@ class Engine:
         sampling = sampling or sampling_from(self.config)
         limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
         check_sampling(sampling, self.target.n_vocab)
+        check_limits(limits)
         check_prompt(prompt, self.target.n_vocab)
         with self._lock:
             self._check_open()
@@ -160,6 +163,9 @@ class Engine:
             self._seat(session)
             try:
                 drafting, controller = self._drafting(session, drafter, sampling, limits)
+                before = self._answering.get(session)
+                if before is not None:
+                    before.cancel()  # a session tells one text: a new answer ends the one before
                 generation = Generation(
                     session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller
                 )
@@ -167,6 +173,7 @@ class Engine:
                 if owned:
                     self.release(session)
                 raise
+            self._answering[session] = generation
             return Stream(self, generation, owned)
 
     def temperature_c(self) -> float | None:
@@ -249,8 +256,16 @@ class Engine:
             self._n_calibrations += 1
             for session in seated:
                 session.forget()
-            self._cost = CostModel(calibrate(self.target, time.perf_counter))
+            self._cost = CostModel(self._calibrated())
         return self._cost
+
+    def _calibrated(self) -> CostTable:
+        while True:
+            try:
+                return calibrate(self.target, time.perf_counter)
+            except EvalCancelled:
+                # Meant for an answer that another thread is waiting for; that one notices by itself.
+                self.target.resume()
 
     def advance(self, generation: Generation) -> Chunk:
         """Play one round of an answer; what `Stream` does at every step.
@@ -274,6 +289,9 @@ class Engine:
         """The account of an answer that ended; a session that was made for it is given up."""
         with self._lock:
             result = generation.result()
+            self._answering.pop(generation.session, None)
+            if self._closed:
+                return result
             if owned:
                 self.release(generation.session)
             if time.perf_counter() - self._saved_at_s > _SAVE_EVERY_S:

@@ -17,6 +17,7 @@ from edgespec.core.acceptance import Prior
 from edgespec.core.cost import CostTable
 
 _VERSION = 3
+_MAX_BYTES = 2**20
 
 
 def state_file(folder: Path, *parts: str) -> Path:
@@ -27,13 +28,14 @@ def state_file(folder: Path, *parts: str) -> Path:
 def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
     """Cost table and acceptance as saved, and a line for the user where a file was there but of no use."""
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        raw = json.loads(_read(path))
         if raw["version"] != _VERSION:
             return None, Prior(), None
         base = {int(width): float(s) for width, s in raw["base_s"].items()}
         slopes = float(raw["slope_one"]), float(raw["slope_wide"]), float(raw["switch_s"])
         numbers = (*base.values(), *slopes)
-        if 1 not in base or not all(math.isfinite(x) and x >= 0 for x in numbers) or min(base.values()) <= 0:
+        sound = all(math.isfinite(x) and x >= 0 for x in numbers) and all(1e-7 < s < 1e4 for s in base.values())
+        if 1 not in base or not sound or not all(0 < width <= 4096 for width in base):
             raise ValueError("absurd times")
         prior = {
             (int(at), str(drafter), int(strength)): (float(hits), float(tries))
@@ -43,8 +45,16 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
         return CostTable(base, *slopes), Prior(prior), None
     except FileNotFoundError:
         return None, Prior(), None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, Prior(), f"what was learned earlier cannot be read and is measured anew ({error})"
+
+
+def _read(path: Path) -> str:
+    """A small regular file's text; anything else could block or never end."""
+    if not path.is_file() and path.exists():
+        raise OSError(f"{path} is not a file")
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES).decode("utf-8")
 
 
 def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:

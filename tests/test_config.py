@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -161,3 +162,18 @@ def test_shown_options_read_back_the_same(tmp_path_factory: pytest.TempPathFacto
     file = tmp_path_factory.getbasetemp() / "round.toml"
     file.write_bytes(text.encode())
     assert asdict(load({}, {}, file).config) == asdict(settings.config)
+
+
+@pytest.mark.parametrize("text", ["seed = " + "[" * 100_000, "seed = " + "9" * 5000])
+def test_toml_beyond_what_python_takes_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not TOML"):
+        config.load({}, {}, path)
+
+
+def test_a_pipe_as_configuration_is_refused_without_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        config.load({}, {}, path)

@@ -19,7 +19,7 @@ from edgespec.config import EngineConfig
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.engine import Engine
 from edgespec.errors import ConfigError, ContextFullError, ModelError
-from edgespec.interfaces import Limits, Result, Sampling, Target
+from edgespec.interfaces import Draft, Limits, Result, Sampling, Target
 from edgespec.testing import ScriptedDrafter
 
 PROMPT = list(b"abcabcabc the cat sat on the mat, the cat sat on the mat")
@@ -108,6 +108,123 @@ def test_a_broken_drafter_is_cut_off_and_named(
         assert broken.report.drafter == "none"
         assert broken.report.drafter_off_reason is not None
         assert reason in broken.report.drafter_off_reason
+
+
+class UnspeakableError(Exception):
+    """An exception that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Raw:
+    """A drafter that returns whatever it was given."""
+
+    name = "raw"
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        return self._make()  # type: ignore[return-value]  # the point of it
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def make() -> object:
+        raise error
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (raising(SystemExit(5)), "SystemExit"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raising(UnspeakableError()), "UnspeakableError"),
+        (lambda: None, "AttributeError"),
+        (lambda: Draft((1, 2), (-1,), (0,), (0.5,)), "differ in length"),
+        (lambda: Draft((1.5,), (-1,), (0,), (0.5,)), "TypeError"),  # type: ignore[arg-type]
+        (lambda: Draft((1, 2), (-1, 0), (0, 0), (0.5, float("nan"))), "confidence"),
+        (lambda: Draft([98, 99], [-1, 0], [0, 0], [0.5, 0.5]), None),  # type: ignore[arg-type]  # lists will do
+        (lambda: Draft((98, 99, 97), (-1, -1, 1), (0, 0, 0), (0.5, 0.5, 0.5)), None),
+    ],
+)
+@pytest.mark.parametrize("fixed", [3, None])
+def test_whatever_a_foreign_drafter_does_the_answer_is_whole(
+    llama: Path, make: Callable[[], object], reason: str | None, fixed: int | None
+) -> None:
+    with open_engine(llama) as engine:
+        plain = finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter="none"))
+        limits = Limits(60, fixed_draft=fixed, ignore_eog=True)
+        result = finish(engine.stream(PROMPT, Sampling(), limits, drafter=Raw(make)))
+        assert result.tokens == plain.tokens
+        assert result.finish_reason == "length"
+        assert (result.report.drafter_off_reason is None) == (reason is None)
+        assert reason is None or reason in (result.report.drafter_off_reason or "")
+
+
+def test_a_late_cancel_touches_no_other_answer(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with open_engine(llama, drafter="none") as engine:
+        done = engine.stream(PROMPT, Sampling(), Limits(2))
+        finish(done)
+        done.cancel()
+        assert len(finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter="ngram")).tokens) == 60
+        engine.target.abort()  # another thread's cancel while this one calibrates
+        engine._cost = None
+        assert len(finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter="ngram")).tokens) == 60
+
+
+def test_closing_the_engine_keeps_what_was_said(llama: Path) -> None:
+    for own in (False, True):
+        engine = open_engine(llama)
+        stream = engine.stream(PROMPT, Sampling(), LIMITS, session=engine.session() if own else None)
+        text = "".join(next(stream).text for _ in range(4))
+        engine.close()
+        with pytest.raises(ModelError, match="closed"):
+            next(stream)
+        assert stream.result.text.startswith(text)
+        assert stream.result.finish_reason == "cancelled"
+
+
+def test_a_new_answer_ends_the_one_before_in_its_session(llama: Path) -> None:
+    with open_engine(llama) as engine:
+        alone = finish(engine.stream(PROMPT[5:], Sampling(), LIMITS)).tokens
+        session = engine.session()
+        first = engine.stream(PROMPT, Sampling(), LIMITS, session=session)
+        n = sum(len(next(first).tokens) for _ in range(3))
+        second = engine.stream(PROMPT[5:], Sampling(), LIMITS, session=session)
+        next(second)
+        assert len(finish(first).tokens) == n
+        assert finish(second).tokens == alone
+
+
+def test_one_drafter_serves_many_answers_and_stays_its_owners(llama: Path) -> None:
+    drafter = ScriptedDrafter(lambda c, n: [98] * n)
+    with open_engine(llama) as engine:
+        for _ in range(2):
+            finish(engine.stream(PROMPT, Sampling(), Limits(20, fixed_draft=2, ignore_eog=True), drafter=drafter))
+    assert drafter.n_calls > 2
+    assert not drafter.closed
+
+
+def test_close_ends_an_answer_and_its_thread(llama: Path) -> None:
+    with open_engine(llama) as engine:
+        before = threading.active_count()
+        for _ in range(5):
+            stream = engine.stream(PROMPT, Sampling(), LIMITS, drafter=ScriptedDrafter(lambda c, n: [98]))
+            next(stream)
+            next(stream)
+            stream.close()
+            assert stream.result.finish_reason == "cancelled"
+        deadline = time.monotonic() + 10
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() <= before
 
 
 def test_near_the_context_limit(llama: Path) -> None:
@@ -222,6 +339,10 @@ def test_bad_requests_are_refused_before_anything_native(llama: Path) -> None:
             engine.stream([10**7])
         with pytest.raises(ConfigError, match="temperature"):
             engine.stream(PROMPT, Sampling(temperature=-1))
+        with pytest.raises(ConfigError, match="nan"):
+            engine.stream(PROMPT, Sampling(frequency_penalty=float("nan")))
+        with pytest.raises(ConfigError, match="stop takes"):
+            engine.stream(PROMPT, limits=Limits(stop="two"))  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="logit_bias"):
             engine.stream(PROMPT, Sampling(logit_bias={10**7: 1.0}))
 

@@ -87,7 +87,7 @@ def test_what_it_raises_reaches_the_round() -> None:
     drafter.close()
 
 
-def test_close_reaches_the_drafter_once() -> None:
+def test_close_ends_the_thread_and_leaves_the_drafter_to_its_owner() -> None:
     gate = Gate()
     gate.open.set()
     drafter = IsolatedDrafter(gate, LONG_S)
@@ -96,4 +96,5 @@ def test_close_reaches_the_drafter_once() -> None:
     thread = drafter._thread
     assert thread is not None
     thread.join(LONG_S)
-    assert gate.n_closed == 1
+    assert not thread.is_alive()
+    assert gate.n_closed == 0

@@ -56,7 +56,7 @@ def test_same_seed_same_text(engine: Engine, question: str, sampling: Sampling) 
         assert drafted.tokens == plain.tokens
         assert drafted.text == plain.text
         assert drafted.finish_reason == plain.finish_reason
-    assert drafted.report.accepted > 10
+    assert drafted.report.accepted >= min(10, len(plain.tokens) // 2)
 
 
 def test_turn_two_reuses_the_cache(engine: Engine) -> None:

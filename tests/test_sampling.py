@@ -131,3 +131,10 @@ def test_pruned_draw_equals_full_draw(position: int, temperature: float) -> None
     ids = np.arange(5000)
     full = int(np.argmax(row.astype(np.float64) / temperature + gumbel(0, 0, position, ids)))
     assert Sampler(Sampling(temperature=temperature), []).sample(row, position) == full
+
+
+def test_odd_settings_still_give_a_token() -> None:
+    row = row_of(1.0, 3.0, 2.0)
+    assert Sampler(Sampling(temperature=1e-320), []).sample(row, 0) == 1
+    forbidden = Sampling(temperature=1.0, logit_bias=dict.fromkeys(range(3), -math.inf))
+    assert Sampler(forbidden, []).sample(row, 0) in range(3)

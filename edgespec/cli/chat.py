@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from edgespec.config import EngineConfig
     from edgespec.interfaces import Limits
 
+CHAT_TOKENS = 1024
+"""Longest answer of a chat unless asked otherwise: small models can repeat themselves for ever."""
 EPILOG = """\b
 Examples:
   edgespec chat
@@ -67,6 +70,8 @@ def chat(
     )  # fmt: skip
     common.check_text(config.system, "--system")
     limits = common.limits_of(config, stop)
+    if limits.max_tokens is None:
+        limits = replace(limits, max_tokens=CHAT_TOKENS)
     code = _chat(config, limits, prompt, json=json, stats=stats, status=not no_status, history=not no_history)
     if code:
         raise typer.Exit(code)
@@ -103,7 +108,7 @@ def _talk(desk: Desk, config: EngineConfig, *, history: bool, json: bool, stats:
     reader = open_reader(past.load(), completions)
     engine = desk.engine
     desk.screen.dim(
-        f"{engine.model_name}, {engine.n_ctx} tokens of context, {engine.load_s:.1f} s to load; /help helps"
+        f"{engine.model_name}, {engine.n_ctx} tokens of context, {engine.load_s:.1f} s to load; Ctrl-C stops an answer, /help helps"
     )
     if config.system:
         desk.screen.dim(f"system: {config.system}")

@@ -56,7 +56,8 @@ Think = Annotated[
 Color = Annotated[str | None, _option("--color", metavar="auto|always|never", text="Colour; NO_COLOR is obeyed.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's own log (on stderr).")]
 MaxTokens = Annotated[
-    str | None, _option("--max-tokens", metavar="N", text="Longest answer; auto: until the context is full.")
+    str | None,
+    _option("--max-tokens", metavar="N", text="Longest answer; auto: 1024 in a chat, else until the context is full."),
 ]
 Temp = Annotated[str | None, _option("--temp", metavar="T", text="Temperature, 0 to 5; 0 takes the likeliest token.")]
 TopK = Annotated[str | None, _option("--top-k", metavar="K", text="Keep the K likeliest tokens; 0 keeps all.")]

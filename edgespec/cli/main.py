@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -188,6 +189,9 @@ def run(args: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the installed script."""
+    # Closed by the caller (`>&-`): there is nobody to tell, but the work may still be wanted for its exit code.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - lives as long as the process
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -148,4 +148,5 @@ def chain(draft: Draft) -> Draft:
     """The leading chain of a tree: nodes that each follow the one before."""
     if draft.parents == chain_parents(len(draft.tokens)):
         return draft
-    return cut(draft, next(i for i, parent in enumerate(draft.parents) if parent != i - 1))
+    n = len(draft.tokens)
+    return cut(draft, next((i for i, parent in enumerate(draft.parents) if parent != i - 1), n))

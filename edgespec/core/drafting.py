@@ -32,7 +32,7 @@ class Drafting:
             draft = self.drafter.propose(context, limit)
             valid = _valid_length(draft, self._n_vocab)
         except Exception as error:
-            self.stop(f"{self.name} raised {type(error).__name__}: {error}".splitlines()[0])
+            self.stop(f"{self.name} raised {_line(error)}")
             return NO_DRAFT
         if valid < len(draft.tokens):
             self._n_faults += 1
@@ -49,7 +49,16 @@ class Drafting:
         try:
             self.drafter.close()
         except Exception as error:
-            self.notes.append(f"{self.name} failed to close: {type(error).__name__}: {error}")
+            self.notes.append(f"{self.name} failed to close: {_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    """An exception as one line, also where it cannot say what it is."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}".splitlines()[0]
 
 
 def _valid_length(draft: Draft, n_vocab: int) -> int:
@@ -60,6 +69,9 @@ def _valid_length(draft: Draft, n_vocab: int) -> int:
     """
     if not isinstance(draft, Draft):
         raise TypeError(f"returned {type(draft).__name__} instead of a Draft")
+    parts = (draft.tokens, draft.parents, draft.strength, draft.confidence)
+    if not all(type(part) is tuple for part in parts):
+        raise TypeError("the parts of a Draft must be tuples")
     n = len(draft.tokens)
     if not n == len(draft.parents) == len(draft.strength) == len(draft.confidence):
         raise ValueError("the parts of the draft differ in length")
@@ -72,8 +84,7 @@ def _valid_length(draft: Draft, n_vocab: int) -> int:
         and 0.0 <= min(draft.confidence) <= max(draft.confidence) <= 1.0
     ):
         return n
-    parts = zip(draft.tokens, draft.parents, draft.strength, draft.confidence, strict=True)
-    for index, (token, parent, strength, confidence) in enumerate(parts):
+    for index, (token, parent, strength, confidence) in enumerate(zip(*parts, strict=True)):
         known = 0 <= token < n_vocab and 0 <= strength < _N_STRENGTHS
         if not (known and -1 <= parent < index and 0.0 <= confidence <= 1.0):
             return index

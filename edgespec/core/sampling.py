@@ -22,6 +22,8 @@ _M64 = (1 << 64) - 1
 _MIX_A, _MIX_B, _GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
 _MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-54)))
 """Largest noise `gumbel` can return: its uniform numbers stay 2^-54 away from 1."""
+_GREEDY = 1e-6
+"""At lower temperatures only the likeliest token can be drawn, and dividing by them overflows."""
 _BLOCK = 256
 """Vocabulary entries a block maximum stands for in `_top_k`."""
 _POOL_CUTS = (6.0, 10.0, 16.0, 30.0)
@@ -94,9 +96,11 @@ class Sampler:
         """Draw the token at absolute `position` from `(n_vocab,)` logits; the row is not changed."""
         if self.params.logit_bias or self._counts:
             row = self._adjusted(row)
-        if self.params.temperature <= 0.0:
+        if self.params.temperature <= _GREEDY:
             return _argmax(row)
         ids = self._survivors(row)
+        if not len(ids):  # every token was forbidden
+            return _argmax(row)
         if len(ids) == 1:
             return int(ids[0])
         scaled = row[ids].astype(np.float64) / self.params.temperature

@@ -5,6 +5,7 @@ A guess that comes late is still used where the text meanwhile went the way it g
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 
@@ -54,8 +55,11 @@ class IsolatedDrafter:
                 return NO_DRAFT
             asked, draft = self._answer
             self._answer = None
-            if isinstance(draft, BaseException):
+            if isinstance(draft, Exception):
                 raise draft
+            if isinstance(draft, BaseException):
+                # SystemExit and the like are meant for the drafter's thread, not for who waits for an answer.
+                raise DrafterError(f"ended its thread with {type(draft).__name__}")
             if asked != text:
                 draft = _remainder(draft, asked, text)
                 if not draft.tokens:
@@ -66,7 +70,10 @@ class IsolatedDrafter:
             return cut(draft, limit)
 
     def close(self) -> None:
-        """Let the thread end after the question it is at; a hung one is left behind, as a daemon."""
+        """Let the thread end after the question it is at; a hung one is left behind, as a daemon.
+
+        The drafter itself stays open: it belongs to who made it, and may serve other answers.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -86,17 +93,31 @@ class IsolatedDrafter:
             with self._changed:
                 self._changed.wait_for(lambda: self._question is not None or self._closed)
                 if self._closed or self._question is None:
-                    break
+                    return
                 (text, limit), self._question = self._question, None
             answer: Draft | BaseException
             try:
-                answer = self._drafter.propose(text, limit)
+                answer = _plain(self._drafter.propose(text, limit))
             except BaseException as error:
                 answer = error
             with self._changed:
                 self._answer, self._busy = (text, answer), False
                 self._changed.notify_all()
-        self._drafter.close()
+
+
+def _plain(draft: Draft) -> Draft:
+    """The same draft of plain ints and floats, whatever array or sequence types it came in.
+
+    Raises:
+        TypeError, ValueError, AttributeError: it is not a draft.
+    """
+    confidence = tuple(float(p) for p in draft.confidence)
+    if not all(0.0 <= p <= 1.0 for p in confidence):
+        raise ValueError("a confidence is not in 0..1")
+    tokens, parents, strength = (
+        tuple(operator.index(x) for x in part) for part in (draft.tokens, draft.parents, draft.strength)
+    )
+    return Draft(tokens, parents, strength, confidence)
 
 
 def _remainder(draft: Draft, asked: tuple[int, ...], text: tuple[int, ...]) -> Draft:

@@ -24,6 +24,7 @@ _REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MX
 _native: Any = None
 _verbose = False
 _captured: list[tuple[int, str]] | None = None
+_interrupted = False
 _capture_callback: Any = None
 _silent_callback: Any = None
 
@@ -104,11 +105,16 @@ def _apply_log(module: Any) -> None:
 
 
 def _capture(level: int, text: bytes | None, _user_data: object) -> None:
-    decoded = (text or b"").decode("utf-8", "replace")
-    if _captured is not None:
-        _captured.append((level, decoded))
-    if _verbose:
-        sys.stderr.write(decoded)
+    global _interrupted
+    try:
+        decoded = (text or b"").decode("utf-8", "replace")
+        if _captured is not None:
+            _captured.append((level, decoded))
+        if _verbose:
+            sys.stderr.write(decoded)
+    except KeyboardInterrupt:
+        # An exception cannot pass through llama.cpp: ctypes would print and drop it. It is raised afterwards.
+        _interrupted = True
 
 
 @contextmanager
@@ -117,7 +123,7 @@ def captured_errors() -> Iterator[list[str]]:
 
     The list is filled when the block ends. Not for blocks that decode: the log callback takes the GIL.
     """
-    global _captured
+    global _captured, _interrupted
     module = native()
     records: list[tuple[int, str]] = []
     lines: list[str] = []
@@ -134,6 +140,9 @@ def captured_errors() -> Iterator[list[str]]:
             if previous == _LOG_ERROR:
                 text += part
         lines.extend(without_prefix(line) for line in text.splitlines() if line.strip())
+        if _interrupted:
+            _interrupted = False
+            raise KeyboardInterrupt
 
 
 def without_prefix(line: str) -> str:

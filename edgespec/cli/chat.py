@@ -108,7 +108,8 @@ def _talk(desk: Desk, config: EngineConfig, *, history: bool, json: bool, stats:
     reader = open_reader(past.load(), completions)
     engine = desk.engine
     desk.screen.dim(
-        f"{engine.model_name}, {engine.n_ctx} tokens of context, {engine.load_s:.1f} s to load; Ctrl-C stops an answer, /help helps"
+        f"{engine.model_name}, {engine.n_ctx} tokens of context, {engine.load_s:.1f} s to load; "
+        "Ctrl-C stops an answer, /help helps"
     )
     if config.system:
         desk.screen.dim(f"system: {config.system}")

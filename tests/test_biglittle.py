@@ -38,7 +38,9 @@ def boot(data: Path) -> tuple[Seen, str]:
         check=False,
     )
     console = done.stdout.decode("utf-8", "replace")
-    lines = [line.strip().removeprefix("@@edgespec ") for line in console.splitlines() if line.startswith("@@edgespec ")]
+    lines = [
+        line.strip().removeprefix("@@edgespec ") for line in console.splitlines() if line.startswith("@@edgespec ")
+    ]
     seen = [json.loads(line) for line in lines if line.startswith("{")]
     return ({each["check"]: each for each in seen} if "exit 0" in lines else {}), console
 

@@ -1,6 +1,7 @@
 # Sourced by scripts/arm/biglittle: kernel, modules, busybox and Python for 64-bit Arm, out of Debian's packages.
 # Nothing is installed and nothing of it runs here: packages are fetched by a private apt and unpacked.
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # venv and log are biglittle's
 
 guest_packages=(python3 python3-numpy python3-jinja2 python3-typing-extensions libstdc++6 libgomp1)
 # 9p: folders of the host; cpufreq-dt: clocks from the device tree; bcm2711_thermal: the sensor of a Raspberry Pi 4.

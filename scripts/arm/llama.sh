@@ -1,5 +1,6 @@
 # Sourced by scripts/arm/biglittle: llama.cpp's libraries for 64-bit Arm, from the sources that setup.sh compiles here.
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # root and venv are biglittle's
 
 llama_requirement=$(sed -n 's/^ *"\(llama-cpp-python==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
 # The oldest 64-bit Arm: every vCPU model runs it, and fewer code paths make emulation no slower.

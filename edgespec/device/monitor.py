@@ -94,11 +94,12 @@ class _Group(Generic[T]):
             return
         try:
             self._since = self._clock()
+            value, problem = None, None
             try:
-                reading = _Reading(self._clock(), self._read(self._since))
+                value = self._read(self._since)
             except Exception as error:  # a fault in a reader is told, and costs its group's values only
-                reading = _Reading(self._clock(), None, f"{self.name}: {type(error).__name__}: {error}")
-            self.reading = reading
+                problem = f"{self.name}: {type(error).__name__}: {error}"
+            self.reading = _Reading(self._clock(), value, problem)
         finally:
             self._since = None
             self._busy.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.device import host
-from edgespec.device.sysfs import Sysfs, parse_cpulist
+from edgespec.device.sysfs import Sysfs, n_late, parse_cpulist, within
 
 
 def tree(root: Path, files: dict[str, str | bytes]) -> Sysfs:
@@ -22,10 +23,14 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Sysfs:
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
-    sysfs = tree(tmp_path, {"/a": b"\xff\xfe", "/b": b"1\x002", "/c": "", "/d": " 7 \n", "/e": "0x7", "/f": "9" * 100})
+    sysfs = tree(
+        tmp_path,
+        {"/a": b"\xff\xfe", "/b": b"1\x002", "/c": "", "/d": " 7 \n", "/e": "0x7", "/f": "9" * 100, "/g": "0-3\n\0"},
+    )
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
     assert [sysfs.read_text(f"/{name}") for name in ("a", "b", "none", "fifo", "loop")] == [None, None, None, "", None]
+    assert sysfs.read_text("/g") == "0-3"
     assert sysfs.read_text("/") is None
     assert sysfs.read_text("/x\0y") is None
     assert [sysfs.read_int(f"/{name}") for name in "bcdef"] == [None, None, 7, None, None]
@@ -56,7 +61,10 @@ def test_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, er
 
 def test_cpulist() -> None:
     assert parse_cpulist("0-3,5, 7-8") == frozenset({0, 1, 2, 3, 5, 7, 8})
+    assert parse_cpulist("0 1 2") == frozenset({0, 1, 2})
     assert parse_cpulist("") == frozenset()
+    assert parse_cpulist("0-99999") is None
+    assert parse_cpulist("7-3") is None
     assert parse_cpulist("0-x") is None
     assert parse_cpulist(None) is None
 
@@ -108,33 +116,66 @@ def test_version_1_groups(tmp_path: Path) -> None:
         },
     )
     assert host.free_memory(sysfs) == 40000000
-    assert host.cpu_quota(sysfs) == 2
+    assert host.cpu_limit(sysfs) == 2.5
+    tree(tmp_path, {f"{group}/cpu,cpuacct/cpu.cfs_quota_us": "-1"})
+    assert host.cpu_limit(sysfs) is None
     tree(tmp_path, {f"{group}/memory/memory.limit_in_bytes": "9223372036854771712"})
     assert host.free_memory(sysfs) == 600000 * 1024
 
 
-def test_usable_cpus(tmp_path: Path) -> None:
-    cpu = "/sys/devices/system/cpu"
-    assert host.usable_cpus(Sysfs(tmp_path / "empty"), {1, 0}) == (0, 1)
-    sysfs = tree(tmp_path, {f"{cpu}/online": "0-3\n"})
-    assert host.usable_cpus(sysfs, {2, 3, 4, 5}) == (2, 3)
-    assert host.usable_cpus(sysfs, {8, 9}) == (8, 9)
-    assert host.usable_cpus(sysfs, ()) == (0,)
-    for number, capacity in enumerate((300, 300, 1024, 1024)):
-        tree(tmp_path, {f"{cpu}/cpu{number}/cpu_capacity": f"{capacity}\n"})
-    tree(tmp_path, {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/cpu.max": "150000 100000"})
-    assert host.usable_cpus(sysfs, {0, 1, 2, 3}) == (2,)
-    tree(tmp_path, {"/sys/fs/cgroup/cpu.max": "10000 100000"})
-    assert host.cpu_quota(sysfs) == 1
-    for unlimited in ("max 100000", "", "x y", "0 0"):
-        tree(tmp_path, {"/sys/fs/cgroup/cpu.max": unlimited})
-        assert host.usable_cpus(sysfs, {0, 1, 2, 3}) == (0, 1, 2, 3)
+def test_cpu_limit(tmp_path: Path) -> None:
+    group = "/sys/fs/cgroup"
+    assert host.cpu_limit(Sysfs(tmp_path / "empty")) is None
+    sysfs = tree(tmp_path, {"/proc/self/cgroup": "0::/a/b", f"{group}/a/cpu.max": "150000 100000"})
+    assert host.cpu_limit(sysfs) == 1.5
+    tree(tmp_path, {f"{group}/a/b/cpu.max": "50000 100000"})
+    assert host.cpu_limit(sysfs) == 0.5
+    tree(tmp_path, {f"{group}/a/b/cpu.max": "max 100000"})
+    assert host.cpu_limit(sysfs) == 1.5
+    for unlimited in ("max 100000", "", "x y", "0 0", "-1 100000"):
+        tree(tmp_path, {f"{group}/a/cpu.max": unlimited})
+        assert host.cpu_limit(sysfs) is None
 
 
-def test_own_affinity_may_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert host.allowed_cpus(Sysfs(tmp_path)) == (0,)
+def test_cpuset(tmp_path: Path) -> None:
+    group = "/sys/fs/cgroup"
+    assert host.cpuset(Sysfs(tmp_path / "empty")) is None
+    sysfs = tree(tmp_path, {"/proc/self/cgroup": "0::/a/b", f"{group}/a/cpuset.cpus.effective": "0-3"})
+    assert host.cpuset(sysfs) == frozenset({0, 1, 2, 3})
+    tree(tmp_path, {f"{group}/a/b/cpuset.cpus.effective": "2-3"})
+    assert host.cpuset(sysfs) == frozenset({2, 3})
+    tree(tmp_path, {"/proc/self/cgroup": "4:cpuset:/background\n0::/", "/dev/cpuset/background/cpus": "0-1\n"})
+    assert host.cpuset(sysfs) == frozenset({0, 1})
+    tree(tmp_path, {"/dev/cpuset/background/cpus": "", "/dev/cpuset/cpus": "0-7"})
+    assert host.cpuset(sysfs) == frozenset(range(8))
+
+
+def test_own_affinity_may_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_pid: int) -> set[int]:
+        raise OSError(1, "not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", refused, raising=False)
+    assert host.own_affinity() is None
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert host.own_affinity() is None
+
+
+def test_a_read_that_hangs_is_given_up() -> None:
+    release = threading.Event()
+    before = n_late()
+    assert within(0.01, release.wait, otherwise=False) is False
+    assert n_late() == before + 1
+    assert [within(0.01, release.wait, otherwise=False) for _ in range(20)] == [False] * 20
+    assert n_late() == 16, "no more than that hang at one time"
+    assert within(9, lambda: 1, otherwise=0) == 0, "and nothing new is started meanwhile"
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "edgespec-read":
+            thread.join(9)
+    assert n_late() == 0
+    assert within(9, lambda: 1, otherwise=0) == 1
+    with pytest.raises(ZeroDivisionError):
+        within(9, lambda: 1 // 0, otherwise=0)
 
 
 def zones(root: Path, *readings: tuple[str, str]) -> Sysfs:
@@ -206,7 +247,7 @@ def test_rss() -> None:
                 "sys/fs/cgroup/memory.max",
                 "sys/fs/cgroup/memory.current",
                 "sys/fs/cgroup/cpu.max",
-                "sys/devices/system/cpu/online",
+                "sys/fs/cgroup/cpuset.cpus.effective",
                 "sys/class/thermal/thermal_zone0/type",
                 "sys/class/thermal/thermal_zone0/temp",
                 "proc/self/status",
@@ -221,7 +262,9 @@ def test_nothing_raises(tmp_path_factory: pytest.TempPathFactory, files: dict[st
     sysfs = tree(tmp_path_factory.mktemp("root"), dict(files))
     free = host.free_memory(sysfs)
     assert free is None or free >= 0
-    assert host.usable_cpus(sysfs)
+    host.cpuset(sysfs)
+    limit = host.cpu_limit(sysfs)
+    assert limit is None or limit > 0
     heat = host.temperature_c(sysfs)
     assert heat is None or -30 <= heat[0] <= 130
     host.rss_bytes(sysfs)

@@ -5,11 +5,10 @@ Reads through Sysfs only, never raises, and changes nothing.
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from edgespec.device.sysfs import Sysfs, parse_cpulist
 
@@ -24,36 +23,39 @@ def free_memory(sysfs: Sysfs) -> int | None:
     return max(0, min(bounds)) if bounds else None
 
 
-def allowed_cpus(sysfs: Sysfs, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
-    """Cores this process may run on that are online, in order. `affinity` replaces the process's own mask."""
-    mask = set(_own_affinity() if affinity is None else affinity)
-    online = parse_cpulist(sysfs.read_text("/sys/devices/system/cpu/online"))
-    # An intersection that is empty means that one of the two is wrong; the mask comes from the kernel directly.
-    return tuple(sorted((mask & online if online else mask) or mask)) or (0,)
+def own_affinity() -> frozenset[int] | None:
+    """Cores that the kernel lets the calling thread run on, all of them online; None where it does not say."""
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux, or refused
+        return None
 
 
-def cpu_quota(sysfs: Sysfs) -> int | None:
-    """Whole cores' worth of time the control groups grant, at least 1; None: no limit."""
-    quotas = []
+def cpu_limit(sysfs: Sysfs) -> float | None:
+    """Cores' worth of time that the control groups grant, above 0; None: no limit.
+
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst (`cpu.max`) and scheduler/sched-bwc.rst (version 1).
+    """
+    limits = []
     for folder in _folders(sysfs, "cpu"):
         quota, period = _quota(sysfs, folder)
         if quota is not None and period is not None and quota > 0 and period > 0:
-            quotas.append(quota / period)
-    # The floor: a team larger than its quota is stopped in the middle of a pass, all of it.
-    return max(1, math.floor(min(quotas))) if quotas else None
+            limits.append(quota / period)
+    return min(limits, default=None)
 
 
-def usable_cpus(sysfs: Sysfs, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
-    """The allowed cores, or where a quota grants fewer, that many of the most capable, in order."""
-    cpus = allowed_cpus(sysfs, affinity)
-    quota = cpu_quota(sysfs)
-    if quota is None or quota >= len(cpus):
-        return cpus
+def cpuset(sysfs: Sysfs) -> frozenset[int] | None:
+    """Cores that the control groups leave to this process; None where they do not say, or say none.
 
-    def capacity(cpu: int) -> int:
-        return sysfs.read_int(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity") or 0
-
-    return tuple(sorted(sorted(cpus, key=lambda cpu: (-capacity(cpu), cpu))[:quota]))
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst (`cpuset.cpus.effective`) and cgroup-v1/cpusets.rst. Android
+    mounts version 1 at /dev/cpuset, its files without the prefix (AOSP system/core, libprocessgroup).
+    """
+    for folder in _folders(sysfs, "cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "effective_cpus", "cpus"):
+            cpus = parse_cpulist(sysfs.read_text(f"{folder}/{name}"))
+            if cpus:  # of the nearest group that says: it lies within those of its parents
+                return cpus
+    return None
 
 
 def rss_bytes(sysfs: Sysfs) -> int | None:
@@ -136,13 +138,6 @@ def _hwmon(sysfs: Sysfs) -> Iterator[tuple[float, str]]:
                 yield degrees, f"{kind} {label}" if label else kind
 
 
-def _own_affinity() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except (AttributeError, OSError):  # not Linux, or refused
-        return set(range(os.cpu_count() or 1))
-
-
 def _kib(text: str | None, key: str) -> int | None:
     """Bytes of the line "key:  123 kB"."""
     found = re.search(rf"^{key}:\s*([0-9]+) kB$", text or "", re.M)
@@ -171,7 +166,11 @@ def _folders(sysfs: Sysfs, controller: str) -> list[str]:
         if hierarchy == "0" and not controllers:
             mounts = [_V2, f"{_V2}/unified"]
         elif controller in controllers.split(","):
-            mounts = [f"{_V2}/{controller}", f"{_V2}/{controllers}"]
+            mounts = [
+                f"{_V2}/{controller}",
+                f"{_V2}/{controllers}",
+                *(["/dev/cpuset"] if controller == "cpuset" else []),
+            ]
         else:
             continue
         parts = [part for part in path.split("/") if part and part != ".."]

@@ -28,6 +28,7 @@ COMMANDS = {
     "run": ("edgespec.cli.run", "run", "Answer one prompt: from -p, a file, or a pipe."),
     "bench": ("edgespec.cli.bench", "bench", "Measure what drafting gains on this machine."),
     "models": ("edgespec.cli.models", "app", "List, fetch, show and remove models."),
+    "doctor": ("edgespec.cli.doctor", "doctor", "Say what this device is, what runs where, and what could be better."),
     "config": ("edgespec.cli.config_cmd", "app", "Show the options in force and where they come from."),
 }
 """Name to module, attribute and the line in `edgespec --help`. The module is imported when the command is called."""

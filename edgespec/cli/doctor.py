@@ -109,8 +109,9 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     narrow = all(len(label) <= 1 for label, _ in rows)
     for label, text in rows:
         first, rest = (f"  {label or '-'} ", "    ") if narrow else (f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
-        for line in text.split("\n"):
-            yield from textwrap.wrap(
+        # A number keeps its percent sign.
+        for line in text.replace(" %", "\N{NO-BREAK SPACE}%").split("\n"):
+            pieces = textwrap.wrap(
                 line,
                 _WIDTH,
                 initial_indent=first,
@@ -118,6 +119,7 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
+            yield from (piece.replace("\N{NO-BREAK SPACE}", " ") for piece in pieces)
             first = rest
 
 

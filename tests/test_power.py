@@ -83,7 +83,7 @@ def test_a_wrap_of_unknown_range_and_a_jump(tmp_path: Path, wrap: int | None) ->
 def test_a_refused_energy_counter_is_said(tmp_path: Path) -> None:
     reader = PowerReader(put(tmp_path, rapl("intel-rapl:0", "package-0", REFUSED)))
     for second in range(3):
-        assert reader.read(second) == Power(notes=("the processor's energy counter may be read by root only",))
+        assert reader.read(second) == Power(notes=("the processor's energy counter is refused; root may read it",))
 
 
 DISCHARGING = {"status": "Discharging", "capacity": 63}

@@ -75,7 +75,7 @@ class PowerReader:
         notes = []
         if refused:
             # Since Linux 5.10, against reading secrets off the power draw (CVE-2020-8694).
-            notes.append("the processor's energy counter may be read by root only")
+            notes.append("the processor's energy counter is refused; root may read it")
         if watts is None:
             # One of two batteries may rest.
             watts = _total([supply.discharge_w for supply in supplies if supply.discharging])

@@ -159,7 +159,8 @@ class Thermometer:
     def _scan(self) -> None:
         old = self._sensors
         self._sensors = {}
-        for sensor in (*self._zones(), *self._chips()):
+        zones = list(self._zones())
+        for sensor in (*zones, *self._chips({_plain(sensor.name) for sensor in zones})):
             known = old.get(sensor.path)
             if known is not None and known.name == sensor.name:
                 sensor.raw, sensor.n_same = known.raw, known.n_same
@@ -173,13 +174,12 @@ class Thermometer:
                 severe_c = self._severe_c or _trip_c(self._sysfs, f"{_ZONES}/{zone}", name)
                 yield _Sensor(name, kind, f"{_ZONES}/{zone}/temp", severe_c)
 
-    def _chips(self) -> Iterator[_Sensor]:
-        zones = {re.sub("[-_]", "", sensor.name) for sensor in self._zones()}
+    def _chips(self, zones: set[str]) -> Iterator[_Sensor]:
         for chip in self._sysfs.listdir(_HWMON):
             folder = f"{_HWMON}/{chip}"
             chip_name = self._sysfs.read_text(f"{folder}/name", limit=256)
             # The kernel shows most zones a second time as a chip, without their passive trips.
-            if not chip_name or _NOT_CPU.search(chip_name) or re.sub("[-_]", "", chip_name) in zones:
+            if not chip_name or _NOT_CPU.search(chip_name) or _plain(chip_name) in zones:
                 continue
             for file in self._sysfs.listdir(folder):
                 if re.fullmatch(r"temp[0-9]+_input", file):
@@ -190,6 +190,11 @@ class Thermometer:
                     if kind is not None:
                         severe_c = self._severe_c or _chip_limit_c(self._sysfs, channel, chip_name)
                         yield _Sensor(name, kind, f"{channel}_input", severe_c)
+
+
+def _plain(name: str) -> str:
+    """A name without what zones and chips spell differently: `cpu-thermal`, `cpu_thermal`."""
+    return re.sub("[-_]", "", name)
 
 
 def _kind(name: str | None) -> int | None:
@@ -247,6 +252,7 @@ class ClockReader:
     sysfs: Sysfs
     performance: Iterable[int]
     _devices: list[tuple[str, int]] = field(default_factory=list)
+    _possible_khz: dict[int, int] = field(default_factory=dict)
     _scanned_s: float | None = None
     _first: float | None = None
     """The clock limit at the first reading, as a share of the highest clock."""
@@ -257,13 +263,15 @@ class ClockReader:
         """Read once; `now_s` on any clock that does not go back."""
         if self._scanned_s is None or now_s - self._scanned_s >= _RESCAN_S:
             self._devices = list(self._scan())
+            self._possible_khz = {
+                cpu: khz for cpu in self.performance if (khz := self._khz(cpu, "cpuinfo_max_freq")) is not None
+            }
             self._scanned_s = now_s
         shares = [share for path, n_steps in self._devices if (share := self._share(path, n_steps)) is not None]
         caps, lost = [], []
-        for cpu in self.performance:
+        for cpu, possible in self._possible_khz.items():
             limit = self._khz(cpu, "scaling_max_freq")
-            possible = self._khz(cpu, "cpuinfo_max_freq")
-            if limit is None or possible is None:
+            if limit is None:
                 continue
             highest = max(limit, self._highest_khz.get(cpu, 0))
             self._highest_khz[cpu] = highest

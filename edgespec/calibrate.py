@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 
 from edgespec.core.cost import CostTable
 from edgespec.interfaces import NO_DRAFT, Draft, Plan, Target
 
-_WIDTHS = (1, 4, 8, 2, 3, 16, 6, 5, 12, 7)
+WIDTHS = (1, 4, 8, 2, 3, 16, 6, 5, 12, 7)
 """In the order in which knowing them matters when time runs out."""
 _N_REPEATS = 5
 _SLOPE_ONE, _SLOPE_WIDE = 0.3, 0.4
 """Plain steps that 1024 tokens of context add, per row, until it is learned: measured on a small model, whose attention
 weighs more than a large one's, so that long contexts are at first thought dearer than they are, not cheaper."""
+_CLEARLY = 0.9
+"""A smaller team must take at most this share of the time to be preferred."""
+_LONG_S = 0.05
+"""Of passes this long, two a team are timed instead of five."""
 
 
-def calibrate(target: Target, clock: Callable[[], float], budget_s: float = 0.8) -> CostTable:
+def calibrate(
+    target: Target, clock: Callable[[], float], budget_s: float = 0.8, widths: Sequence[int] = WIDTHS
+) -> CostTable:
     """Time passes of several widths at a short context, in rounds over all widths, for about `budget_s`.
 
     Uses sequence 0, which must be empty or expendable, and leaves it empty. Width 1 is always measured.
@@ -23,7 +30,7 @@ def calibrate(target: Target, clock: Callable[[], float], budget_s: float = 0.8)
     limit = min(target.n_rows_max, target.n_batch, target.n_ctx)
     if target.capabilities.max_rollback is not None:
         limit = min(limit, 1 + target.capabilities.max_rollback)
-    widths = [width for width in _WIDTHS if width <= max(1, limit)]
+    widths = [width for width in widths if width <= max(1, limit)]
     began_s = clock()
     _time_pass(target, clock, 1)  # the first pass pages the weights in
     first_s = _time_pass(target, clock, 1)
@@ -41,6 +48,28 @@ def calibrate(target: Target, clock: Callable[[], float], budget_s: float = 0.8)
     table = {width: sorted(found)[len(found) // 4] for width, found in seconds.items()}
     switch_s = max(0.0, sorted(back[1:])[len(back[1:]) // 4] - table[1]) if len(back) > 1 else 0.0
     return CostTable(table, _SLOPE_ONE, _SLOPE_WIDE, min(switch_s, table[1]))
+
+
+def choose_threads(target: Target, clock: Callable[[], float], use: Callable[[int], object], n_threads: int) -> int:
+    """How many threads make a pass of one token fastest just now: `n_threads`, or fewer where that is clearly better.
+
+    Fewer are better where another program holds a core, or where memory is the limit and cores differ. `use` sets the
+    number of threads; it is left at the answer. Uses sequence 0 as `calibrate` does.
+    """
+    # One less tells competition for a core, half tells a limit of the memory.
+    sizes = sorted({size for size in (n_threads, n_threads - 1, n_threads // 2) if size >= 1}, reverse=True)
+    use(n_threads)
+    _time_pass(target, clock, 1)
+    n_passes = 2 if _time_pass(target, clock, 1) > _LONG_S else 5
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    for size in [size for _ in range(n_passes) for size in sizes]:
+        use(size)
+        times[size].append(_time_pass(target, clock, 1))
+    best = min(sizes, key=lambda size: (median(times[size]), -size))
+    if median(times[best]) > _CLEARLY * median(times[n_threads]):
+        best = n_threads
+    use(best)
+    return best
 
 
 def _time_pass(target: Target, clock: Callable[[], float], width: int) -> float:

@@ -39,6 +39,8 @@ class EngineConfig:
     mmap: bool = True
     drafter: str = "auto"
     max_draft: int = 15
+    policy: Literal["fast", "balanced", "cool"] = "balanced"
+    """What counts when the device gets hot."""
     max_tokens: int | None = None
     temperature: float = 0.2
     top_k: int = 40
@@ -177,6 +179,7 @@ _RULES: dict[str, Rule] = {
     "mmap": _switch,
     "drafter": _text,
     "max_draft": _whole(0, 63),
+    "policy": _one_of("fast", "balanced", "cool"),
     "max_tokens": _or_auto(_whole(1, 2**31 - 1)),
     "temperature": _number(0, 5),
     "top_k": _whole(0, 2**31 - 1),

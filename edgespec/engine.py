@@ -5,27 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from edgespec import paths, state
 from edgespec.answer import Stream
-from edgespec.calibrate import calibrate
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance
 from edgespec.core.controller import Controller
-from edgespec.core.cost import CostModel, CostTable
+from edgespec.core.cost import CostModel
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
-from edgespec.core.round import play_round
 from edgespec.core.session import Session
 from edgespec.device import host
 from edgespec.draft import AUTO, REGISTRY
 from edgespec.draft.isolated import IsolatedDrafter
-from edgespec.errors import EvalCancelled, EvalError, ModelError
+from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
+from edgespec.machine import DrafterPin, Machine
 from edgespec.opening import Opened, open_model
 from edgespec.request import check_drafter, check_limits, check_prompt, check_sampling, sampling_from
 
@@ -57,12 +56,15 @@ class Engine:
         self._state_file = state.state_file(
             paths.cache_dir() / "state", opened.fingerprint, opened.machine, *map(str, _key(config, opened))
         )
+        self.machine = Machine(opened.target, opened.sysfs, config, opened.topology)
         table, self._prior, note = state.load_state(self._state_file)
-        self._cost: CostModel | None = CostModel(table) if table else None
-        self.notes = (*opened.notes, *([note] if note else []))
+        self._cost: CostModel | None = None
+        if table is not None:
+            self._cost = CostModel(table)
+            self.machine.begin(self._cost)
+        self._notes = (*opened.notes, *([note] if note else []))
         self._saved_at_s = time.perf_counter()
-        if config.drafter != "none":
-            self._cost_model()
+        self._cost_model(drafting=config.drafter != "none")
         self.load_s = time.perf_counter() - opened.began_s
 
     @classmethod
@@ -176,10 +178,14 @@ class Engine:
             self._answering[session] = generation
             return Stream(self, generation, owned)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was asked for and not done, and what the user should know, one line each."""
+        return (*self._notes, *self.machine.notes)
+
     def temperature_c(self) -> float | None:
         """The processor's temperature in degrees Celsius; None where no sensor can be believed."""
-        found = host.temperature_c(self._sysfs)
-        return found[0] if found else None
+        return self.machine.monitor.latest().temp_c
 
     def close(self) -> None:
         """Save what was learned and free the model. May be called twice."""
@@ -192,6 +198,7 @@ class Engine:
                 for drafting in tools.draftings.values():
                     drafting.close()
             self._tools.clear()
+            self.machine.close()
             self.target.close()
 
     def __enter__(self) -> Self:
@@ -233,39 +240,44 @@ class Engine:
             wanted = AUTO if wanted == "auto" else wanted
         if wanted == "none" or limits.max_draft == 0:
             return None, None
-        tools = self._tools.setdefault(session, _Tools({}, {}))
+        tools = self._tools.setdefault(session, _Tools())
         key = wanted if isinstance(wanted, str) else f"{wanted.name}@{id(wanted):x}"
         if key not in tools.draftings:
-            made = REGISTRY[wanted](self.target.piece) if isinstance(wanted, str) else IsolatedDrafter(wanted)
+            made, tools.pins[key] = self._drafter(wanted)
             tools.draftings[key] = Drafting(made, self.target.n_vocab)
+        tools.latest = key
         if limits.fixed_draft is not None:
             return tools.draftings[key], None
-        cost = self._cost_model()
+        cost = self._cost_model(drafting=True)
         if sampling.temperature not in tools.controllers:
             acceptance = Acceptance(self._prior, sampling.temperature)
             tools.controllers[sampling.temperature] = Controller(cost, acceptance)
         tools.controllers[sampling.temperature].cost = cost
         return tools.draftings[key], tools.controllers[sampling.temperature]
 
-    def _cost_model(self) -> CostModel:
-        """The cost table; measured where there is none, and again where it was measured on a busy machine."""
+    def _drafter(self, wanted: str | Drafter) -> tuple[Drafter, DrafterPin | None]:
+        """A drafter by name, inline; anybody's own on its own thread, with what keeps that on its cores."""
+        if isinstance(wanted, str):
+            return REGISTRY[wanted](self.target.piece), None
+        pin = self.machine.drafter_pin()
+        return IsolatedDrafter(wanted, settle=pin), pin
+
+    def _cost_model(self, *, drafting: bool) -> CostModel:
+        """The cost table; measured where there is none, and again where it was measured on a busy machine.
+
+        Without `drafting` single rows are enough: the governor tells by them that something is in the way.
+        """
         seated = [session for session in self._seats if session is not None]
         idle = not any(session.n_kv for session in seated)
         again = self._cost is not None and self._cost.suspect and idle and self._n_calibrations < _MAX_CALIBRATIONS
-        if self._cost is None or again:
+        lacking = self._cost is None or (drafting and len(self._cost.widths) == 1)
+        if lacking or again:
             self._n_calibrations += 1
             for session in seated:
                 session.forget()
-            self._cost = CostModel(self._calibrated())
+            self._cost = self.machine.calibrate(wide=drafting)
+        assert self._cost is not None
         return self._cost
-
-    def _calibrated(self) -> CostTable:
-        while True:
-            try:
-                return calibrate(self.target, time.perf_counter)
-            except EvalCancelled:
-                # Meant for an answer that another thread is waiting for; that one notices by itself.
-                self.target.resume()
 
     def advance(self, generation: Generation) -> Chunk:
         """Play one round of an answer; what `Stream` does at every step.
@@ -276,9 +288,8 @@ class Engine:
         with self._lock:
             self._check_open()
             self._seat(generation.session)
-            cost = self._cost if generation.controller is not None else None
             try:
-                return play_round([generation], self.target, time.perf_counter, cost)[0]
+                return self.machine.round([generation])[0]
             except EvalError:
                 if not self.target.capabilities.rewind:
                     # A recurrent state cannot take back half a pass: it is lost, and evaluated anew.
@@ -292,25 +303,34 @@ class Engine:
             self._answering.pop(generation.session, None)
             if self._closed:
                 return result
+            report = self._complete(result.report, generation)
             if owned:
                 self.release(generation.session)
             if time.perf_counter() - self._saved_at_s > _SAVE_EVERY_S:
                 self._save()
-        return replace(result, report=self._complete(result.report))
+        return replace(result, report=report)
 
-    def _complete(self, report: Report) -> Report:
+    def _complete(self, report: Report, generation: Generation) -> Report:
         """Add what only the engine knows."""
-        cpus = host.allowed_cpus(self._sysfs)
-        found = host.temperature_c(self._sysfs)
+        cpus = self.machine.target_cpus()
+        tools = self._tools.get(generation.session)
+        pin = tools.pins.get(tools.latest) if tools else None
+        cpus_drafter = cpus if pin is None else pin.cpus
+        notes = [*self.notes, *report.notes]
+        if pin is not None and pin.reason is not None:
+            notes.append(f"the drafter's cores: {pin.reason}")
         return replace(
             report,
             load_s=self.load_s,
             threads=self.target.n_threads,
+            threads_wide=self.target.n_threads_batch,
             cpus_target=cpus,
-            cpus_drafter=() if report.drafter == "none" else cpus,
-            heat={"temp_c": found[0], "source": found[1]} if found else None,
+            cpus_drafter=() if report.drafter == "none" else cpus_drafter,
+            team_changes=self.machine.changes_since(generation.stats.started_s),
+            policy=self.config.policy,
+            heat=self.machine.heat(),
             rss_bytes=host.rss_bytes(self._sysfs),
-            notes=(*self.notes, *report.notes),
+            notes=tuple(notes),
         )
 
     def _save(self) -> None:
@@ -321,16 +341,19 @@ class Engine:
             state.drop_state(self._state_file)
             return
         note = state.save_state(self._state_file, self._cost.table(), self._prior)
-        if note and note not in self.notes:
-            self.notes = (*self.notes, note)
+        if note and note not in self._notes:
+            self._notes = (*self._notes, note)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Tools:
     """What a session drafts with: drafters by name, controllers by temperature."""
 
-    draftings: dict[str, Drafting]
-    controllers: dict[float, Controller]
+    draftings: dict[str, Drafting] = field(default_factory=dict)
+    pins: dict[str, DrafterPin | None] = field(default_factory=dict)
+    controllers: dict[float, Controller] = field(default_factory=dict)
+    latest: str = ""
+    """The drafter in use."""
 
 
 def _key(config: EngineConfig, opened: Opened) -> tuple[object, ...]:

@@ -210,6 +210,19 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TeamChange:
+    """The target's passes got other threads."""
+
+    at_s: float
+    """When, on the clock of `time.perf_counter`; in a report, seconds since the answer began."""
+    one: int
+    """Threads of a pass of one token from then on."""
+    wide: int
+    """Threads of a wider pass."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a generation did. None means unknown, never zero. Times in seconds."""
 
@@ -237,9 +250,17 @@ class Report:
     """Decode time saved against plain decoding, by the ledger; negative where drafting lost."""
     load_s: float | None = None
     threads: int | None = None
+    """Threads of a pass of one token at the end."""
+    threads_wide: int | None = None
     cpus_target: tuple[int, ...] | None = None
+    """Cores that the target's threads may run on, as the system says."""
     cpus_drafter: tuple[int, ...] | None = None
+    """Cores that the drafter may run on, as the system says; the target's where it runs between the passes."""
+    team_changes: tuple[TeamChange, ...] = ()
+    """What heat, other programs or the system did to the team during this answer."""
+    policy: str | None = None
     heat: Mapping[str, object] | None = None
+    """`headroom`, `temp_c`, `source`, `throttled`, `freq_cap`, `battery`, `on_mains`, and `limits` in plain words."""
     rss_bytes: int | None = None
     notes: tuple[str, ...] = ()
     """What was asked for and not done, and what the user should know, one line each."""

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from edgespec.config import EngineConfig
 from edgespec.device import host
+from edgespec.device.placement import placement
 from edgespec.device.sysfs import Sysfs
+from edgespec.device.topology import Topology, read_topology
 from edgespec.hub import store
+from edgespec.machine import full_team
 from edgespec.target import gguf_check, lib, sizing
 from edgespec.target.llama import LlamaTarget, load
 from edgespec.target.options import KvType, TargetOptions
@@ -30,6 +33,7 @@ class Opened:
     build: str
     notes: tuple[str, ...]
     sysfs: Sysfs
+    topology: Topology
     began_s: float
 
 
@@ -47,11 +51,12 @@ def open_model(
     sysfs = Sysfs()
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     kv_type: KvType = config.kv_type  # type: ignore[assignment]  # the configuration checked it
-    threads = config.threads or len(host.usable_cpus(sysfs))
+    topology = read_topology(sysfs)
+    team = full_team(config, placement(topology), topology)
     options = TargetOptions(
         n_ctx=0,
-        n_threads=threads,
-        n_threads_batch=config.threads_batch or threads,
+        n_threads=team.one,
+        n_threads_batch=team.wide,
         kv_type_k=kv_type,
         kv_type_v=kv_type,
         n_seq_max=n_sessions,
@@ -64,7 +69,8 @@ def open_model(
     target = load(path, replace(options, n_ctx=n_ctx), info)
     template = _template(target)
     notes = (*target.notes, *([template.note] if template.note else []))
-    return Opened(path, target, template, info.fingerprint, host.cpu_name(sysfs), _build_name(), notes, sysfs, began_s)
+    machine = host.cpu_name(sysfs)
+    return Opened(path, target, template, info.fingerprint, machine, _build_name(), notes, sysfs, topology, began_s)
 
 
 def _template(target: LlamaTarget) -> ChatTemplate:

@@ -16,7 +16,7 @@ from pathlib import Path
 from edgespec.core.acceptance import Prior
 from edgespec.core.cost import CostTable
 
-_VERSION = 3
+_VERSION = 4
 _MAX_BYTES = 2**20
 
 
@@ -33,8 +33,10 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
             return None, Prior(), None
         base = {int(width): float(s) for width, s in raw["base_s"].items()}
         slopes = float(raw["slope_one"]), float(raw["slope_wide"]), float(raw["switch_s"])
+        one, wide = (int(n) for n in raw["threads"])
         numbers = (*base.values(), *slopes)
         sound = all(math.isfinite(x) and x >= 0 for x in numbers) and all(1e-7 < s < 1e4 for s in base.values())
+        sound = sound and 1 <= one <= 512 and 1 <= wide <= 512
         if 1 not in base or not sound or not all(0 < width <= 4096 for width in base):
             raise ValueError("absurd times")
         prior = {
@@ -42,7 +44,7 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
             for at, drafter, strength, hits, tries in raw["acceptance"]
             if 0 <= float(hits) <= float(tries) < 1e6
         }
-        return CostTable(base, *slopes), Prior(prior), None
+        return CostTable(base, *slopes, one, wide), Prior(prior), None
     except FileNotFoundError:
         return None, Prior(), None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -65,6 +67,7 @@ def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:
         "slope_one": table.slope_one,
         "slope_wide": table.slope_wide,
         "switch_s": table.switch_s,
+        "threads": [table.one, table.wide],
         "acceptance": [[*key, *counts] for key, counts in sorted(prior.table.items())],
     }
     try:

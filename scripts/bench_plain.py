@@ -27,11 +27,13 @@ from edgespec.core.controller import Controller
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
+from edgespec.core.governor import Governor
+from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.engine import Engine
-from edgespec.interfaces import Capabilities, Limits, Plan, Rows, Sampling
+from edgespec.interfaces import Capabilities, Limits, Plan, Rows, Sampling, Team
 from edgespec.target import lib
 from edgespec.target.opening import Handles
 
@@ -179,7 +181,9 @@ def round_us(n_vocab: int, sampling: Sampling, *, drafting: bool, n_rounds: int)
     generation = Generation(
         Session(target), prompt, sampling, Limits(), lambda _: b"word ", time.perf_counter, tools, controller
     )
-    return timed(lambda: play_round([generation], target, time.perf_counter, cost if drafting else None), n_rounds)
+    governor = Governor(Team(2, 2), HeatPolicy("balanced", 15, 2), n_usable=2, n_draft_max=15)
+    governor.use_cost(cost, time.perf_counter())
+    return timed(lambda: play_round([generation], target, time.perf_counter, governor), n_rounds)
 
 
 def timed(once: Callable[[], object], n: int) -> list[float]:

@@ -16,11 +16,13 @@ from edgespec.core.controller import Controller
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
+from edgespec.core.governor import Governor
+from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
-from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling
+from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling, Team
 from edgespec.testing import FakeClock, FakeTarget
 
 COSTS = {1: 1.0, 2: 1.7, 4: 2.4, 8: 3.6, 16: 5.8}
@@ -193,6 +195,9 @@ def engine(case: Case, drafted: bool) -> list[Answer]:
     clock = FakeClock()
     target = fake_target(case, clock)
     cost = CostModel(CostTable({w: s / 1000 for w, s in COSTS.items()})) if case.controlled else None
+    governor = Governor(Team(2, 2), HeatPolicy("balanced", 63, 2), n_usable=2, n_draft_max=63)
+    if cost is not None:
+        governor.use_cost(cost, clock())
     sessions = [Session(target, i) for i in range(len(case.turns[0]))]
     drafters: list[Drafter] = [rng.choice((SuffixDrafter(), OddDrafter(target, rng))) for _ in sessions]
     desks = [Drafting(drafter, target.n_vocab) for drafter in drafters]
@@ -215,7 +220,7 @@ def engine(case: Case, drafted: bool) -> list[Answer]:
         streamed = [""] * len(generations)
         active = list(generations)
         while active:
-            for generation, chunk in zip(active, play_round(active, target, clock, cost), strict=True):
+            for generation, chunk in zip(active, play_round(active, target, clock, governor), strict=True):
                 streamed[generations.index(generation)] += chunk.text
             for session in sessions:
                 assert target.cells.get(session.seq_id, []) == session.tokens[: session.n_kv], "stale cells"

@@ -357,12 +357,12 @@ def test_a_second_run_starts_warm_and_survives_a_broken_or_unwritable_memory(
     def calibrations() -> list[str]:
         calls: list[str] = []
 
-        def counted(target: Target, clock: Callable[[], float]) -> CostTable:
+        def counted(target: Target, clock: Callable[[], float], widths: Sequence[int]) -> CostTable:
             calls.append("c")
-            return calibrate(target, clock)
+            return calibrate(target, clock, widths=widths)
 
         with monkeypatch.context() as patch:
-            patch.setattr("edgespec.engine.calibrate", counted)
+            patch.setattr("edgespec.machine.calibrate", counted)
             with open_engine(llama) as engine:
                 finish(engine.stream(PROMPT, Sampling(), LIMITS))
                 engine.close()

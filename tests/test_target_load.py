@@ -12,7 +12,7 @@ import pytest
 from own_process import run
 
 from edgespec.errors import DeviceError, EvalCancelled, EvalError, ModelError, ModelFormatError
-from edgespec.interfaces import Draft, Plan
+from edgespec.interfaces import Draft, Plan, Team
 from edgespec.target import lib
 from edgespec.target.llama import load
 from edgespec.target.options import KvType, TargetOptions
@@ -116,7 +116,7 @@ def test_close(tiny: Path) -> None:
         lambda: target.clear(0),
         lambda: target.encode("x"),
         lambda: target.piece(3),
-        lambda: target.set_threads(1),
+        lambda: target.use_team(Team(1, 1)),
         lambda: target.metadata("general.name"),
     ]
     for call in calls:
@@ -262,10 +262,10 @@ def test_what_the_target_says_about_itself(tiny: Path) -> None:
         assert target.metadata("llama.block_count") == "2"
         assert target.metadata("absent") is None
         assert (target.n_threads, target.n_threads_batch) == (2, 2)
-        target.set_threads(1, 2)
+        assert target.use_team(Team(1, 2)) is None
         assert (target.n_threads, target.n_threads_batch) == (1, 2)
         with pytest.raises(ModelError, match="0 and 1"):
-            target.set_threads(0, 1)
+            target.use_team(Team(0, 1))
 
 
 def test_tokens(tiny: Path) -> None:

@@ -12,6 +12,7 @@ from edgespec import __version__
 from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
+from edgespec.device.topology import read_topology
 
 
 class StampEngine(Protocol):
@@ -58,7 +59,7 @@ def make(
         "n_ctx": engine.n_ctx,
         "threads": threads,
         "cpu": host.cpu_name(sysfs),
-        "cpus": list(host.usable_cpus(sysfs)),
+        "cpus": list(read_topology(sysfs).usable),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "before": dict(before),
         "after": dict(after),

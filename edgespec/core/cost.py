@@ -2,7 +2,8 @@
 
 T(w, n_ctx) = a_w * scale + slope * w * n_ctx * a_1: `a_w` is calibrated at a short context; scale and slope are learned
 while running, apart for single rows and for wider passes, since heat and a lost core move those bound by memory and
-those bound by arithmetic differently, and since ggml's attention takes another path for single rows. Owns no clock.
+those bound by arithmetic differently, and since ggml's attention takes another path for single rows; and apart for each
+number of threads. Owns no clock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _OBSERVE_EVERY = 6
 _SWITCH_RATE = 0.05
 _SUSPECT = 0.75
 _MAX_SAVED_DRIFT = 1.25
+_N_GUESSED = 6
+_ONE_BY_THREADS, _WIDE_BY_THREADS = 0.5, 1.0
+"""Power of (calibrated threads / threads) by which a pass is thought to take longer until it is measured: single rows
+wait for memory, wide passes for arithmetic."""
 _OUTLIER = 1.6
 """A pass this many times dearer than expected counts as a stall unless the next one agrees."""
 
@@ -40,6 +45,10 @@ class CostTable:
     """Plain steps that 1024 tokens of context add per row of a wider pass."""
     switch_s: float = 0.0
     """Seconds that a single-row pass right after a wider one takes longer: llama.cpp builds its graph anew."""
+    one: int = 1
+    """Threads of the single-row passes that were timed."""
+    wide: int = 1
+    """Threads of the wider ones."""
 
 
 @dataclass(slots=True)
@@ -49,6 +58,8 @@ class _Line:
     slope: float
     scale: float = 1.0
     late: bool = False
+    n_guessed: int = 0
+    """How many more observations move a guessed line by more than the usual share."""
 
     def at(self, x: float) -> float:
         return self.scale + self.slope * x
@@ -58,7 +69,10 @@ class _Line:
         late, self.late = self.late, ratio > _OUTLIER * expected
         if self.late and not late:
             return
-        step = _RATE * (min(ratio, 4.0 * expected) - expected) / (1.0 + x * x)
+        rate = _RATE
+        if self.n_guessed:
+            rate, self.n_guessed = max(_RATE, 1.0 / (_N_GUESSED + 1 - self.n_guessed)), self.n_guessed - 1
+        step = rate * (min(ratio, 4.0 * expected) - expected) / (1.0 + x * x)
         self.scale = max(0.05, self.scale + step)
         self.slope = max(0.0, self.slope + step * x)
 
@@ -69,8 +83,12 @@ class CostModel:
     def __init__(self, table: CostTable) -> None:
         """`table.base_s` needs width 1; widths between measured ones are interpolated, beyond them extrapolated."""
         self._base = dict(sorted(table.base_s.items()))
-        self._one = _Line(table.slope_one)
-        self._wide = _Line(table.slope_wide)
+        self._one = self._full_one = _Line(table.slope_one)
+        self._wide = self._full_wide = _Line(table.slope_wide)
+        self.calibrated = (table.one, table.wide)
+        """Threads that the table was measured with."""
+        self._ones = {table.one: self._one}
+        self._wides = {table.wide: self._wide}
         self._by_width: dict[int, float] = {}
         self._last_width = 1
         self._n_single = 0
@@ -79,14 +97,43 @@ class CostModel:
 
     def table(self) -> CostTable:
         """What is worth saving: the table, its wide passes moved some way to where they were found to be."""
-        drift = min(_MAX_SAVED_DRIFT, max(1.0 / _MAX_SAVED_DRIFT, self._wide.scale / self._one.scale))
+        one, wide = self._full_one, self._full_wide
+        drift = min(_MAX_SAVED_DRIFT, max(1.0 / _MAX_SAVED_DRIFT, wide.scale / one.scale))
         base = {width: seconds if width == 1 else seconds * drift for width, seconds in self._base.items()}
-        return CostTable(base, self._one.slope, self._wide.slope, self.switch_s)
+        return CostTable(base, one.slope, wide.slope, self.switch_s, *self.calibrated)
+
+    def use_team(self, one: int, wide: int) -> None:
+        """From now on passes of one row have `one` threads, wider ones `wide`. What each costs is remembered."""
+        if one not in self._ones:
+            self._ones[one] = self._guess(self._full_one, (self.calibrated[0] / one) ** _ONE_BY_THREADS)
+        if wide not in self._wides:
+            self._wides[wide] = self._guess(self._full_wide, (self.calibrated[1] / wide) ** _WIDE_BY_THREADS)
+        self._one, self._wide = self._ones[one], self._wides[wide]
+
+    def moved(self) -> None:
+        """The threads run on other cores now: what passes cost is a guess again, soon corrected."""
+        for lines in (self._ones, self._wides):
+            for line in lines.values():
+                line.n_guessed = _N_GUESSED
+
+    @staticmethod
+    def _guess(full: _Line, factor: float) -> _Line:
+        return _Line(full.slope * factor, full.scale * factor, n_guessed=_N_GUESSED)
+
+    @property
+    def widths(self) -> frozenset[int]:
+        """Widths that were measured."""
+        return frozenset(self._base)
+
+    def relative(self, width: int, n_ctx: int, seconds: float) -> float:
+        """A measured time as a multiple of the calibrated one, the context's share taken out."""
+        line = self._one if width == 1 else self._wide
+        return seconds / self.base_s(width) * line.scale / line.at(self._load(width, n_ctx))
 
     @property
     def suspect(self) -> bool:
         """Whether single passes run much faster than calibrated: the machine was busy then, and the table is wrong."""
-        return self._one.scale < _SUSPECT
+        return self._full_one.scale < _SUSPECT
 
     def base_s(self, width: int) -> float:
         """Calibrated seconds of `width` rows at a short context, interpolated."""
@@ -112,7 +159,7 @@ class CostModel:
             return
         line = self._one if width == 1 else self._wide
         line.observe(self._load(width, n_ctx), seconds / self.base_s(width))
-        if width == 1:
+        if width == 1 and self._one is self._full_one and self._wide is self._full_wide:
             self._wide.scale += _RELAX * (self._one.scale - self._wide.scale)
             self._wide.slope += _RELAX * (self._one.slope - self._wide.slope)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgespec.core.cost import CostModel
 from edgespec.core.generation import Generation, Timing
+from edgespec.core.governor import Governor
 from edgespec.interfaces import Chunk, Target
 
 
 def play_round(
-    active: Sequence[Generation], target: Target, clock: Callable[[], float], cost: CostModel | None = None
+    active: Sequence[Generation], target: Target, clock: Callable[[], float], governor: Governor | None = None
 ) -> list[Chunk]:
     """Advance every active generation by one pass; return what each may show, in order.
 
@@ -25,14 +25,16 @@ def play_round(
         group = active[first : first + n_together]
         n_chunk = target.n_batch // len(group)
         n_draft_max = min(n_chunk, target.n_rows_max // len(group)) - 1
+        if governor is not None:
+            n_draft_max = min(n_draft_max, governor.max_draft)
         plans = [generation.plan(n_chunk, n_draft_max, len(group) - 1) for generation in group]
         decoding = not any(generation.prefilling for generation in group)
         n_rows = sum(plan.n_rows for plan in plans)
         began_s = clock()
         rows = target.eval(plans)
         ended_s = clock()
-        if cost is not None and decoding:
-            cost.observe(n_rows, sum(plan.n_past for plan in plans), ended_s - began_s)
+        if governor is not None and decoding:
+            governor.observe(n_rows, sum(plan.n_past for plan in plans), ended_s - began_s, ended_s)
         for generation, plan, its_rows in zip(group, plans, rows, strict=True):
             timing = Timing(began_s, ended_s, n_rows - plan.n_rows)
             chunks.append(generation.absorb(plan, its_rows, timing))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgespec.core.controller import cut
 from edgespec.errors import DrafterError
@@ -22,11 +22,14 @@ _MAX_LATE = 3
 class IsolatedDrafter:
     """Runs `propose` of another drafter on a daemon thread, one question at a time."""
 
-    def __init__(self, drafter: Drafter, deadline_s: float = DEADLINE_S) -> None:
-        """The thread starts with the first question."""
+    def __init__(
+        self, drafter: Drafter, deadline_s: float = DEADLINE_S, settle: Callable[[], None] | None = None
+    ) -> None:
+        """The thread starts with the first question; `settle` is called on it before each one, to choose its cores."""
         self.name = drafter.name
         self._drafter = drafter
         self._deadline_s = deadline_s
+        self._settle = settle
         self._changed = threading.Condition()
         self._question: tuple[tuple[int, ...], int] | None = None
         self._answer: tuple[tuple[int, ...], Draft | BaseException] | None = None
@@ -97,6 +100,8 @@ class IsolatedDrafter:
                 (text, limit), self._question = self._question, None
             answer: Draft | BaseException
             try:
+                if self._settle is not None:
+                    self._settle()
                 answer = _plain(self._drafter.propose(text, limit))
             except BaseException as error:
                 answer = error

@@ -16,12 +16,13 @@ from typing import Self
 import numpy as np
 
 from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelError
-from edgespec.interfaces import Capabilities, Plan, Row, Rows
+from edgespec.interfaces import Capabilities, Plan, Row, Rows, Team
 from edgespec.target import lib, memory
 from edgespec.target.batch import Batch
 from edgespec.target.gguf_check import GGUFInfo, check
 from edgespec.target.opening import Handles
 from edgespec.target.options import TargetOptions
+from edgespec.target.threads import largest
 from edgespec.target.vocab import Vocab
 
 _NO_SLOT = 1
@@ -101,7 +102,7 @@ class LlamaTarget:
     def _probe(self) -> Capabilities:
         options = self.options
         # One thread: a team stalls at every barrier while another program runs, and these passes are tiny.
-        self.set_threads(1)
+        self._set_threads(1, 1)
         self._rules, held = memory.probe(
             self._ctx,
             self._handles.model,
@@ -110,13 +111,16 @@ class LlamaTarget:
             swa_full=options.swa_full,
             compare=options.self_check,
         )
-        self.set_threads(options.n_threads, options.n_threads_batch)
+        self._set_threads(options.n_threads, options.n_threads_batch or options.n_threads)
         found = self._rules.capabilities(options.n_seq_max)
         if held:
             return found
         self.notes.append("the cache did not give back tokens as asked: drafting and prefix reuse are off")
         self._rules = replace(self._rules, kind="recurrent", n_rs_seq=0)
         return replace(found, sessions_per_batch=1, max_rollback=0, rewind=False, off_reason="rollback check failed")
+
+    def _set_threads(self, one: int, wide: int) -> None:
+        lib.native().llama_set_n_threads(self._ctx, one, wide)
 
     def _decode_plainly(self, tokens: list[int], n_past: int) -> Row:
         """One pass over sequence 0 outside the bookkeeping; a copy of the last row."""
@@ -317,30 +321,29 @@ class LlamaTarget:
         self._check_alive()
         return int(lib.native().llama_n_threads_batch(self._ctx))
 
-    def set_threads(self, n: int, n_batch: int | None = None) -> None:
-        """Change the team from the next pass on: `n` threads for one token, `n_batch` (default `n`) for more.
+    def use_team(self, team: Team) -> str | None:
+        """Change threads and their cores from the next pass on; why the cores could not be set, if so.
+
+        Call it on the thread that decodes: teams and masks belong to it.
 
         Raises:
             ModelError: fewer than one thread was asked for.
         """
         self._check_alive()
-        wide = n if n_batch is None else n_batch
-        if n < 1 or wide < 1:
-            raise ModelError(f"{n} and {wide} threads were asked for: at least one each is needed")
+        if team.one < 1 or team.wide < 1:
+            raise ModelError(f"{team.one} and {team.wide} threads were asked for: at least one each is needed")
         with self._lock:
             self._check_alive()
-            lib.native().llama_set_n_threads(self._ctx, n, wide)
+            pools = self._handles.pools
+            # Never fewer threads in the pool than in a pass, not even for a moment: ggml would read past its end.
+            reason = pools.attach(max(largest(team), pools.n_threads), team.cpus, team.cpus_wide)
+            self._set_threads(team.one, team.wide)
+            return reason
 
     def n_cached(self, seq_id: int) -> int:
         """Tokens of a sequence in the cache."""
         self._check_seq(seq_id)
         return self._n_cached[seq_id]
-
-    @property
-    def context_pointer(self) -> int:
-        """The `llama_context *` for code that attaches thread pools. Valid until `close`."""
-        self._check_alive()
-        return self._ctx
 
     @property
     def vocab(self) -> Vocab:

@@ -13,6 +13,7 @@ from typing import Any
 from edgespec.errors import ModelError, ModelFormatError, ModelMemoryError
 from edgespec.target import lib
 from edgespec.target.options import TargetOptions
+from edgespec.target.threads import Pools
 
 _KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 _MEMORY_WORDS = ("alloc", "memory", "mmap failed", "mlock")
@@ -35,7 +36,8 @@ class Handles:
             raise
         if self.abort.callback is None:
             self.notes.append("a pass in progress cannot be cancelled here: cancelling waits for its end")
-        self._finalizer = weakref.finalize(self, _free, self.pid, self.model, self.ctx, self.abort)
+        self.pools = Pools(self.ctx)
+        self._finalizer = weakref.finalize(self, _free, self.pid, self.model, self.ctx, self.pools, self.abort)
         self._finalizer.atexit = False  # a daemon thread may still be in a pass; the system reclaims everything
 
     @property
@@ -48,9 +50,10 @@ class Handles:
         self._finalizer()
 
 
-def _free(pid: int, model: int, ctx: int, _abort: lib.AbortFlag) -> None:
+def _free(pid: int, model: int, ctx: int, pools: Pools, _abort: lib.AbortFlag) -> None:
     if os.getpid() == pid:
         native = lib.native()
+        pools.free()
         native.llama_free(ctx)
         native.llama_model_free(model)
 

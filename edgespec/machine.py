@@ -1,0 +1,227 @@
+"""The device as one loaded model uses it: the thread that decodes, its cores, the sensors, the governor over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from edgespec.calibrate import WIDTHS, calibrate, choose_threads
+from edgespec.config import EngineConfig
+from edgespec.core.cost import CostModel
+from edgespec.core.generation import Generation
+from edgespec.core.governor import Governor
+from edgespec.core.heat import HeatPolicy
+from edgespec.core.round import play_round
+from edgespec.decode_thread import DecodeThread
+from edgespec.device import affinity
+from edgespec.device.monitor import Monitor
+from edgespec.device.placement import Placement, placement
+from edgespec.device.sysfs import Sysfs
+from edgespec.device.topology import Topology, read_topology
+from edgespec.errors import EvalCancelled
+from edgespec.interfaces import Chunk, Team, TeamChange
+from edgespec.target.llama import LlamaTarget
+
+_NAME = "edgespec-decode"
+_CHECK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
+"""The sensors are read once a second: what they say is acted on half a second later at most."""
+_MAX_PAUSE_S = 0.25
+"""Longest pause between two passes, so that a cancelled answer ends soon."""
+
+
+def full_team(config: EngineConfig, placed: Placement, topology: Topology) -> Team:
+    """The team that heat and competition may only make smaller. Asked-for threads are taken as they are."""
+    one = config.threads or len(placed.target)
+    wide = config.threads_batch or config.threads or len(placed.target)
+    # A pin is for keeping off slower cores; where all cores are alike, the system places threads better than we do.
+    pinned = set(placed.target) != set(topology.usable) and max(one, wide) <= len(placed.target)
+    return Team(one, wide, placed.target if pinned else ())
+
+
+class Machine:
+    """Runs rounds on the decode thread, with the team that fits the moment."""
+
+    def __init__(self, target: LlamaTarget, sysfs: Sysfs, config: EngineConfig, topology: Topology) -> None:
+        """The thread, the pool and the monitor start with the first use."""
+        self.topology = topology
+        self._target = target
+        self._sysfs = sysfs
+        self._config = config
+        self._placed = placement(topology)
+        team = full_team(config, self._placed, topology)
+        fixed = config.threads is not None
+        heat = HeatPolicy(config.policy, config.max_draft, max(team.one, team.wide))
+        n_usable = len(topology.usable)
+        self.governor = Governor(team, heat, n_usable=n_usable, n_draft_max=config.max_draft, fixed=fixed)
+        self.monitor = Monitor(sysfs, performance=topology.performance)
+        self.notes: list[str] = []
+        self._thread = DecodeThread(target, _name_thread)
+        self._applied: Team | None = None
+        self._allowed = affinity.allowed()
+        self._checked_s = float("-inf")
+        self._looked_s = float("-inf")
+        self._started = False
+
+    def round(self, active: Sequence[Generation]) -> list[Chunk]:
+        """Play one round; see `core.round.play_round`."""
+        return self._thread.run(lambda: self._round(active))
+
+    def calibrate(self, *, wide: bool) -> CostModel:
+        """Measure what passes cost, `wide` ones too, and let the governor decide by it. Uses sequence 0."""
+        return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)))
+
+    def begin(self, cost: CostModel) -> None:
+        """Let the governor decide by what was measured earlier."""
+        self.governor.use_cost(cost, time.perf_counter())
+
+    def changes_since(self, began_s: float) -> tuple[TeamChange, ...]:
+        """What was done to the team since a moment, in seconds from it."""
+        found = [change for change in self.governor.changes if change.at_s >= began_s]
+        return tuple(replace(change, at_s=change.at_s - began_s) for change in found)
+
+    def target_cpus(self) -> tuple[int, ...] | None:
+        """Cores that the target's threads may run on, as the kernel says; None where it does not say."""
+        found = affinity.masks(self._sysfs, _NAME)
+        if found:
+            return tuple(sorted(frozenset().union(*found.values())))
+        allowed = affinity.allowed()
+        return None if allowed is None else tuple(sorted(allowed))
+
+    def heat(self) -> dict[str, object]:
+        """The latest reading and what follows from it, for a report."""
+        now, limits = self.monitor.latest(), self.governor.heat.limits
+        return {
+            "headroom": now.headroom, "temp_c": now.temp_c, "source": now.heat_source, "throttled": now.throttled,
+            "freq_cap": now.freq_cap, "battery": now.battery, "on_mains": now.on_mains, "limits": list(limits.reasons),
+        }  # fmt: skip
+
+    def drafter_pin(self) -> DrafterPin:
+        """What keeps a drafter's own thread on its cores."""
+        return DrafterPin(lambda: self._placed.drafter)
+
+    def close(self) -> None:
+        """End the monitor and the thread. May be called twice."""
+        self.monitor.close()
+        self._thread.close()
+
+    # --- on the decode thread ---
+
+    def _round(self, active: Sequence[Generation]) -> list[Chunk]:
+        now_s = time.perf_counter()
+        self._settle(now_s)
+        if now_s - self._looked_s > _LOOK_EVERY_S:
+            self._looked_s = now_s
+            self.governor.update(self.monitor.latest())
+        if self.governor.team is not self._applied:
+            self._apply()
+        chunks = play_round(active, self._target, time.perf_counter, self.governor)
+        if self.governor.pace:
+            time.sleep(min(_MAX_PAUSE_S, self.governor.pace * (time.perf_counter() - now_s)))
+        return chunks
+
+    def _calibrate(self, widths: Sequence[int]) -> CostModel:
+        self._settle(time.perf_counter())
+        full = self.governor.full
+        while True:
+            try:
+                if self._config.threads is None:
+                    n = choose_threads(self._target, time.perf_counter, lambda n: self._use(_less(full, n)), full.one)
+                    team = _less(full, n)
+                else:
+                    team = full
+                self._use(team)
+                table = calibrate(self._target, time.perf_counter, widths=widths)
+                break
+            except EvalCancelled:
+                # Meant for an answer that another thread is waiting for; that one notices by itself.
+                self._target.resume()
+        cost = CostModel(replace(table, one=team.one, wide=team.wide))
+        self.governor.use_cost(cost, time.perf_counter())
+        return cost
+
+    def _settle(self, now_s: float) -> None:
+        """See to it that we are on the cores we want, as far as the system lets us."""
+        if not self._started:
+            self._started = True
+            self.monitor.start()
+        allowed = affinity.allowed()
+        if allowed != self._allowed:
+            self._allowed = allowed
+            self._move(now_s)
+        team = self.governor.team
+        if team.cpus and now_s - self._checked_s > _CHECK_EVERY_S:
+            self._checked_s = now_s
+            if affinity.own_mask() != frozenset(team.cpus):
+                self._applied = None
+
+    def _move(self, now_s: float) -> None:
+        """Other cores are ours to use: a cpuset, a mask, or a core that came or went."""
+        self.topology = read_topology(self._sysfs, self._allowed)
+        self._placed = placement(self.topology)
+        team = full_team(self._config, self._placed, self.topology)
+        usable = self.topology.usable
+        reason = f"cores {_spelled(usable)} may be used now"
+        self.governor.move(team, len(usable), now_s, reason)
+
+    def _apply(self) -> None:
+        team = self.governor.team
+        self._note(self._use(team))
+        self._applied = team
+
+    def _use(self, team: Team) -> str | None:
+        """Give the next passes this team; why its cores could not be had."""
+        moved = self._applied is None or team.cpus != self._applied.cpus
+        reason = self._target.use_team(team)
+        if moved:
+            self._applied = team
+            # OpenMP's workers keep the mask they were made with; those of a pool are new.
+            for thread in affinity.masks(self._sysfs, _NAME) or (0,):
+                reason = affinity.pin(team.cpus, thread) or reason
+        return reason
+
+    def _note(self, reason: str | None) -> None:
+        if reason is not None and reason not in self.notes:
+            self.notes.append(reason)
+
+
+class DrafterPin:
+    """Keeps the thread that calls it on the drafter's cores."""
+
+    def __init__(self, wanted: Callable[[], tuple[int, ...]]) -> None:
+        """`wanted` gives the cores; none of them: wherever the process may run."""
+        self._wanted = wanted
+        self._asked: tuple[int, ...] | None = None
+        self._checked_s = float("-inf")
+        self.cpus: tuple[int, ...] | None = None
+        """Where the thread may run, as the system says; None while unknown."""
+        self.reason: str | None = None
+        """Why the wish was refused."""
+
+    def __call__(self) -> None:
+        """Call it on the drafter's thread before it works; it acts at most once a second unless the wish changed."""
+        now_s, wanted = time.perf_counter(), self._wanted()
+        if wanted == self._asked and now_s - self._checked_s < _CHECK_EVERY_S:
+            return
+        self._checked_s = now_s
+        mask = affinity.own_mask()
+        if wanted != self._asked or (wanted and mask != frozenset(wanted)):
+            self._asked = wanted
+            self.reason = affinity.pin(wanted)
+            mask = affinity.own_mask()
+        self.cpus = None if mask is None else tuple(sorted(mask))
+
+
+def _less(full: Team, n: int) -> Team:
+    """The team with `n` threads for single rows and as many fewer for wider passes."""
+    return replace(full, one=n, wide=max(1, full.wide - (full.one - n)))
+
+
+def _name_thread() -> None:
+    affinity.name_thread(_NAME)
+
+
+def _spelled(cpus: Any) -> str:
+    return ",".join(map(str, cpus))

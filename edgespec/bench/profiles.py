@@ -1,0 +1,50 @@
+"""The device profiles of the simulator, read from profiles.toml, where every figure has its basis."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from edgespec.bench.device_model import Cluster, Profile, Throttle
+
+BASES = ("measured", "published", "assumed")
+
+
+def load_profiles() -> dict[str, Profile]:
+    """All profiles by key, in the order of the file.
+
+    Raises:
+        ValueError: a figure without a basis, or with one that is none of `BASES`.
+        TypeError: a figure that is unknown or missing.
+    """
+    text = resources.files("edgespec.bench").joinpath("profiles.toml").read_text(encoding="utf-8")
+    return {key: _profile(key, table) for key, table in tomllib.loads(text).items()}
+
+
+def _profile(key: str, table: Mapping[str, Any]) -> Profile:
+    basis: dict[str, tuple[str, str]] = {}
+    throttle = _figures(table["throttle"], f"{key}.throttle", basis)
+    clusters = []
+    for i, cluster in enumerate(table["clusters"]):
+        figures = _figures(cluster, f"{key}.clusters.{i}", basis)
+        activity = figures.pop("activity")
+        figures["watts"] = tuple(activity * watts for watts in figures["watts"])
+        clusters.append(Cluster(**figures))
+    rest = {name: value for name, value in table.items() if name not in {"throttle", "clusters"}}
+    return Profile(clusters=tuple(clusters), throttle=Throttle(**throttle), basis=basis, **_figures(rest, key, basis))
+
+
+def _figures(table: Mapping[str, Any], where: str, basis: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """The values of a table; their bases go into `basis`. A bare text is a name, not a figure."""
+    values: dict[str, Any] = {}
+    for name, entry in table.items():
+        if isinstance(entry, str):
+            values[name] = entry
+            continue
+        if not isinstance(entry, list) or len(entry) != 3 or entry[1] not in BASES or not entry[2]:
+            raise ValueError(f"{where}.{name}: expected [value, {' | '.join(BASES)}, source], got {entry!r}")
+        values[name] = tuple(entry[0]) if isinstance(entry[0], list) else entry[0]
+        basis[f"{where}.{name}"] = (entry[1], entry[2])
+    return values

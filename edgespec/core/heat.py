@@ -78,8 +78,8 @@ _LOW, _LOW_BAND = 0.3, 0.05
 _THROTTLED = {"fast": 0.98, "balanced": 0.92, "cool": 0.92}
 """The headroom that "held back now" stands for at least, where none is known: short drafts, and all of the team."""
 _FREQ_CAP_AT, _FREQ_CAP_SLOPE = 0.86, 0.3
-"""Where no headroom is known, a clock lowered to the share c of the best one seen stands for 0.86 + 0.3 (1 - c), at most
-0.99: short drafts at nine tenths, fewer threads at three quarters."""
+"""Where no headroom is known, a clock lowered to the share c of the best one seen stands for 0.86 + 0.3 (1 - c), 0.99
+at most: short drafts at nine tenths, fewer threads at three quarters."""
 
 
 class HeatPolicy:

@@ -125,8 +125,8 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 def _device(found: Findings) -> list[tuple[str, str]]:
     topology, who = found.topology, found.placement
-    kinds = "one kind of core" if topology.homogeneous else "kinds of cores"
-    kinds = "nothing tells the cores apart" if topology.source == "nothing" else f"{kinds} by {topology.source}"
+    kinds = "one kind of core" if topology.homogeneous else "several kinds of core"
+    kinds = "nothing tells the cores apart" if topology.source == "nothing" else f"{kinds} (by {topology.source})"
     limits = ["no CPU quota" if topology.cpu_limit is None else f"a CPU quota of {topology.cpu_limit:g} cores"]
     if found.affinity is not None and len(found.affinity) < sum(core.online for core in topology.cores):
         limits.append(f"this process is bound to {_list(found.affinity)}")

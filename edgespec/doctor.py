@@ -94,6 +94,8 @@ class Findings:
     free_bytes: int | None
     """Memory a process may still take, within its control groups."""
     page_bytes: int | None
+    cpuset: tuple[int, ...] | None
+    """The cores that control groups leave; None: they do not say."""
     affinity: tuple[int, ...] | None
     """The cores of this process's own mask."""
     build: Build | None
@@ -131,7 +133,8 @@ def examine(root: Path | None = None) -> Findings:
         conditions=_conditions(sysfs, topology, replayed=root is not None),
         free_bytes=free_bytes,
         page_bytes=None if root else _page_bytes(),
-        affinity=None if root else _affinity(),
+        cpuset=_sorted(host.cpuset(sysfs)),
+        affinity=None if root else _sorted(host.own_affinity()),
         build=build,
         models=models,
         packages={} if root else {name: _version(name) for name in (*PACKAGES, *OPTIONAL)},
@@ -240,11 +243,8 @@ def _page_bytes() -> int | None:
         return None
 
 
-def _affinity() -> tuple[int, ...] | None:
-    try:
-        return tuple(sorted(os.sched_getaffinity(0)))
-    except (AttributeError, OSError):  # not on every system, or refused
-        return None
+def _sorted(cpus: frozenset[int] | None) -> tuple[int, ...] | None:
+    return None if cpus is None else tuple(sorted(cpus))
 
 
 def as_json(found: Findings, advice: tuple[Advice, ...]) -> dict[str, object]:
@@ -275,6 +275,7 @@ def as_json(found: Findings, advice: tuple[Advice, ...]) -> dict[str, object]:
         "homogeneous": topology.homogeneous,
         "classes_from": topology.source,
         "usable": topology.usable,
+        "cpuset": found.cpuset,
         "affinity": found.affinity,
         "cpu_limit": topology.cpu_limit,
         "target_cpus": found.placement.target,

@@ -109,6 +109,7 @@ def test_read_elsewhere_it_says_the_same(tmp_path: Path, capsys: pytest.CaptureF
     assert before == after
     # ... and it was worth saying.
     assert after["usable"] == [2]
+    assert after["cpuset"] == [1, 2]
     assert after["cpu_limit"] == 1.5
     assert after["thermal"]["temp_c"] == 71.0
     assert after["thermal"]["throttled"] is True

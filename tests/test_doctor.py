@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import device_tree
 import gguf_maker
 import pytest
 from hypothesis import given
@@ -188,6 +190,7 @@ def findings(**changes: Any) -> Findings:
         conditions=Conditions(0.0),
         free_bytes=None,
         page_bytes=4096,
+        cpuset=None,
         affinity=(0, 1, 2, 3),
         build=Build("0.3.36", features={"NEON": 1, "DOTPROD": 1, "FP16_VA": 1, "OPENMP": 1}, repacked=("Q4_0",)),
         models=(),
@@ -397,3 +400,23 @@ def test_help_is_cheap() -> None:
     assert done.stdout.endswith("[]\n")
     assert "--capture FILE" in done.stdout
     assert "edgespec doctor --json" in done.stdout
+
+
+@pytest.mark.parametrize("name", device_tree.names())
+def test_recorded_devices(quick: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    """The model gets the fast cores that are online, the drafter the slow ones; a recording says the same."""
+    record = device_tree.load(name)
+    root, file = device_tree.write(device_tree.files(record), tmp_path / "root"), tmp_path / "file"
+    code, out, _ = run(capsys, "--root", str(root), "--capture", str(file))
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    found = as_object(run(capsys, "--root", str(root), "--json")[1])
+    fast, slow = (sorted(record.right[kind] & record.online) for kind in ("performance", "efficiency"))
+    if found["homogeneous"] or not fast:
+        assert (found["target_cpus"], found["drafter_cpus"]) == (sorted(record.online), [])
+    else:
+        assert (found["target_cpus"], found["drafter_cpus"]) == (fast, slow)
+    with tarfile.open(file) as tar:
+        tar.extractall(tmp_path / "copy", filter="data")
+    copy = as_object(run(capsys, "--root", str(tmp_path / "copy"), "--json")[1])
+    assert {**found, "root": None} == {**copy, "root": None}

@@ -128,8 +128,10 @@ def _device(found: Findings) -> list[tuple[str, str]]:
     kinds = "one kind of core" if topology.homogeneous else "several kinds of core"
     kinds = "nothing tells the cores apart" if topology.source == "nothing" else f"{kinds} (by {topology.source})"
     limits = ["no CPU quota" if topology.cpu_limit is None else f"a CPU quota of {topology.cpu_limit:g} cores"]
-    if found.affinity is not None and len(found.affinity) < sum(core.online for core in topology.cores):
-        limits.append(f"this process is bound to {_list(found.affinity)}")
+    n_online = sum(core.online for core in topology.cores)
+    for cpus, what in ((found.cpuset, "its cpuset"), (found.affinity, "its affinity mask")):
+        if cpus is not None and len(cpus) < n_online:
+            limits.append(f"bound to {_list(cpus)} by {what}")
     free = found.free_bytes
     memory = "unknown: the kernel's figure cannot be read" if free is None else f"{mb(free)} free"
     page = f", pages of {found.page_bytes // 1024} KB" if found.page_bytes else ""

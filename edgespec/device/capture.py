@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgespec.device.command import run_command
-from edgespec.device.host import free_memory
+from edgespec.device.host import cpuset, free_memory, own_affinity
 from edgespec.device.raspberry import is_raspberry, throttle_word, throttled_file
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology
@@ -146,7 +146,13 @@ def _processor(cpuinfo: str) -> str:
 def _limits(sysfs: Sysfs, topology: Topology) -> Iterator[tuple[str, str]]:
     group = "sys/fs/cgroup"
     yield "proc/self/cgroup", "0::/\n"
-    yield f"{group}/cpuset.cpus.effective", ",".join(map(str, topology.usable)) + "\n"
+    here = sysfs.root == Path("/")
+    bounds = [bound for bound in (cpuset(sysfs), own_affinity() if here else None) if bound]
+    allowed = frozenset(core.id for core in topology.cores if core.online)
+    for bound in bounds:
+        allowed = allowed & bound or allowed  # as the topology takes one that leaves nothing
+    if bounds:
+        yield f"{group}/cpuset.cpus.effective", ",".join(map(str, sorted(allowed))) + "\n"
     if topology.cpu_limit is not None:
         yield f"{group}/cpu.max", f"{round(topology.cpu_limit * 100_000)} 100000\n"
     free = free_memory(sysfs)

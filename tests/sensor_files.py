@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,13 @@ def put(root: Path, files: Mapping[str, str | int | bytes | Refused | None]) -> 
     return Sysfs(root)
 
 
+@contextmanager
+def empty_root() -> Iterator[Path]:
+    """A folder for one example of a generated test, gone right after it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 def zone(number: int, kind: str, temp: str | int | Refused, *trips: tuple[str, int]) -> dict[str, str | int | Refused]:
     """One thermal zone with its trip points."""
     folder = f"{ZONES}/thermal_zone{number}"
@@ -64,6 +74,25 @@ def clock(
     return {f"{folder}/scaling_max_freq": limit_khz, f"{folder}/cpuinfo_max_freq": possible_khz}
 
 
+LAPTOP: dict[str, str | int | Refused | None] = {
+    **zone(0, "x86_pkg_temp", 60000),
+    f"{HWMON}/hwmon0/name": "coretemp",
+    f"{HWMON}/hwmon0/temp1_input": 70000,
+    f"{HWMON}/hwmon0/temp1_label": "Package id 0",
+    f"{HWMON}/hwmon0/temp1_crit": 100000,
+    **cooling(0, "Processor", 0, 10),
+    **clock(0, 4000000, 4000000),
+    "/sys/class/power_supply/BAT0/type": "Battery",
+    "/sys/class/power_supply/BAT0/status": "Discharging",
+    "/sys/class/power_supply/BAT0/capacity": 80,
+    "/sys/class/power_supply/BAT0/power_now": 9000000,
+    "/proc/pressure/cpu": "some avg10=5.00 avg60=0.00 avg300=0.00 total=1",
+    "/proc/stat": "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0",
+    "/proc/self/stat": "1 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0 0 20",
+}
+"""All files of a small laptop at rest, on battery."""
+
+
 def command(folder: Path, name: str, script: str) -> str:
     """A command as a shell script in `folder`, which is returned as the PATH to find it."""
     folder.mkdir(exist_ok=True)
@@ -80,3 +109,4 @@ def recorded_devices(folder: Path) -> Iterator[tuple[dict[str, Any], Sysfs]]:
         record = json.loads(path.read_text(encoding="utf-8"))
         materialise(record, folder / path.stem)
         yield record, Sysfs(folder / path.stem)
+        shutil.rmtree(folder / path.stem)  # thousands of files, which pytest would keep for three runs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sensor_files import REFUSED, Refused, put
+from sensor_files import REFUSED, Refused, empty_root, put
 
 from edgespec.device.load import Load, LoadReader
 from edgespec.device.sysfs import Sysfs
@@ -187,11 +187,11 @@ def test_this_machine() -> None:
         max_size=3,
     )
 )
-def test_nothing_raises(tmp_path_factory: pytest.TempPathFactory, trees: list[dict[str, bytes]]) -> None:
-    root = tmp_path_factory.mktemp("root")
-    reader = LoadReader(Sysfs(root))
-    for second, files in enumerate(trees):
-        put(root, files)
-        load = reader.read(float(second))
-        assert load.busy_others is None or load.busy_others >= 0
-        assert load.pressure is None or 0 <= load.pressure <= 1
+def test_nothing_raises(trees: list[dict[str, bytes]]) -> None:
+    with empty_root() as root:
+        reader = LoadReader(Sysfs(root))
+        for second, files in enumerate(trees):
+            put(root, files)
+            load = reader.read(float(second))
+            assert load.busy_others is None or load.busy_others >= 0
+            assert load.pressure is None or 0 <= load.pressure <= 1

@@ -13,7 +13,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sensor_files import CPU, DEVICES, HWMON, REFUSED, ZONES, clock, command, cooling, put, recorded_devices, zone
+from sensor_files import (
+    CPU,
+    DEVICES,
+    HWMON,
+    LAPTOP,
+    REFUSED,
+    ZONES,
+    clock,
+    command,
+    cooling,
+    empty_root,
+    put,
+    recorded_devices,
+    zone,
+)
 
 from edgespec.device import load
 from edgespec.device import monitor as device_monitor
@@ -49,24 +63,6 @@ def until(condition: Callable[[], bool]) -> None:
             return
         time.sleep(0.001)
     pytest.fail("it never came true")
-
-
-LAPTOP = {
-    **zone(0, "x86_pkg_temp", 60000),
-    f"{HWMON}/hwmon0/name": "coretemp",
-    f"{HWMON}/hwmon0/temp1_input": 70000,
-    f"{HWMON}/hwmon0/temp1_label": "Package id 0",
-    f"{HWMON}/hwmon0/temp1_crit": 100000,
-    **cooling(0, "Processor", 0, 10),
-    **clock(0, 4000000, 4000000),
-    "/sys/class/power_supply/BAT0/type": "Battery",
-    "/sys/class/power_supply/BAT0/status": "Discharging",
-    "/sys/class/power_supply/BAT0/capacity": 80,
-    "/sys/class/power_supply/BAT0/power_now": 9000000,
-    "/proc/pressure/cpu": "some avg10=5.00 avg60=0.00 avg300=0.00 total=1",
-    "/proc/stat": "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0",
-    "/proc/self/stat": "1 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0 0 20",
-}
 
 
 def test_all_of_a_laptop(tmp_path: Path) -> None:
@@ -384,15 +380,13 @@ def two_ticks(root: Path) -> Conditions:
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(sorted(LAPTOP)), JUNK, max_size=8), st.sampled_from(sorted(LAPTOP)))
-def test_no_tree_raises_and_one_file_changes_no_other_field(
-    tmp_path_factory: pytest.TempPathFactory, junk: dict[str, str | bytes], removed: str
-) -> None:
-    root = tmp_path_factory.mktemp("root")
-    put(root, {**LAPTOP, **junk})
-    before = two_ticks(root)
+def test_no_tree_raises_and_one_file_changes_no_other_field(junk: dict[str, str | bytes], removed: str) -> None:
+    with empty_root() as root:
+        put(root, {**LAPTOP, **junk})
+        before = two_ticks(root)
+        put(root, {removed: None})
+        after = two_ticks(root)
     check(before)
-    put(root, {removed: None})
-    after = two_ticks(root)
     check(after)
     changed = {name for name, value in asdict(before).items() if value != asdict(after)[name]}
     allowed = next(fields for folder, fields in FIELDS.items() if removed.startswith(folder))

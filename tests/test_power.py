@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sensor_files import REFUSED, Refused, command, put
+from sensor_files import REFUSED, Refused, command, empty_root, put
 
 from edgespec.device import power
 from edgespec.device.power import Power, PowerReader, read_termux
@@ -270,14 +270,12 @@ CONTENTS = [
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(CONTENTS)), min_size=1, max_size=3))
-def test_nothing_raises_and_all_is_in_range(
-    tmp_path_factory: pytest.TempPathFactory, trees: list[dict[str, str]]
-) -> None:
-    root = tmp_path_factory.mktemp("root")
-    reader = PowerReader(Sysfs(root))
-    for second, files in enumerate(trees):
-        put(root, files)
-        state = reader.read(20.0 * second)
-        assert state.battery is None or 0 <= state.battery <= 1
-        assert state.power_w is None or 0 < state.power_w <= 1000
-        assert (state.power_w is None) == (state.source is None)
+def test_nothing_raises_and_all_is_in_range(trees: list[dict[str, str]]) -> None:
+    with empty_root() as root:
+        reader = PowerReader(Sysfs(root))
+        for second, files in enumerate(trees):
+            put(root, files)
+            state = reader.read(20.0 * second)
+            assert state.battery is None or 0 <= state.battery <= 1
+            assert state.power_w is None or 0 < state.power_w <= 1000
+            assert (state.power_w is None) == (state.source is None)

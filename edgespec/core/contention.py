@@ -22,13 +22,16 @@ _N_TRIAL = 6
 """Passes after which a smaller team is judged."""
 _N_PROBE = 5
 """Undisturbed passes after which the larger team is kept."""
-_WORSE = 1.1
-"""A smaller team that is this much slower than the larger one was under load is given up again."""
-_FIRST_WAIT_S, _MAX_WAIT_S = 0.5, 4.0
-"""From giving up a thread to the first attempt to have it back, doubled by each failure."""
+_BETTER = 0.97
+"""A smaller team has to take at most this share of what the larger one took under load."""
+_N_DOUBTS = 2
+"""Smaller teams of every size must fail so often before a slow pace is taken to be the machine's own."""
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.1, 4.0
+"""From giving up threads to the first attempt to have one back, doubled by each failure."""
+_SOON_S = 0.3
 _BLOCKED_WAIT_S = 16.0
 """As long as other programs are seen to hold the cores, attempts are this far apart."""
-_CALM_AFTER_S = 10.0
+_CALM_AFTER_S = 3.0
 """Undisturbed for so long, the wait starts small again."""
 _ROOM = 0.35
 """Cores that may be missing from a free core for it to count as free."""
@@ -58,11 +61,12 @@ class Contention:
         self._slow: dict[bool, list[float]] = {False: [], True: []}
         self._before: dict[bool, float] = {}
         self._trial: dict[bool, list[float]] = {False: [], True: []}
+        self._step = 1
+        self._from = 0
+        self._n_doubts = 0
         self._n_probed = 0
         self._wait_s = _FIRST_WAIT_S
-        self._next_probe_s = 0.0
-        self._last_probe_s = 0.0
-        self._calm_since_s = 0.0
+        self._next_probe_s = self._last_probe_s = self._calm_since_s = 0.0
 
     def sizes(self, level: int | None = None) -> tuple[int, int]:
         """Threads for single rows and for wider passes."""
@@ -85,24 +89,26 @@ class Contention:
     def observe(self, wide: bool, relative: float, now_s: float) -> bool:
         """Take in a pass that took `relative` times its calibrated time; whether it says what such a pass costs."""
         threads = self.sizes()[wide]
-        slow = relative > _SLOW * self._expected(wide, threads)
+        expected = self._expected(wide, threads)
+        slow = relative > _SLOW * expected
         if self._phase == "probe":
             self._probe(wide, relative, slow, now_s)
             return not slow
         if self._phase == "trial":
             self._try(wide, relative, now_s)
-        elif slow and self.level < self._max_level:
+            self._learn(wide, threads, relative)
+            return True
+        if slow and self.level < self._max_level:
             self._slow[wide].append(relative)
             self._strikes += 1.0
             if self._strikes >= _STRIKES:
-                self._shrink(relative / self._expected(wide, threads), now_s)
+                self._shrink(relative / expected, now_s)
             return False
-        else:
-            self._strikes = max(0.0, self._strikes - _FORGIVEN)
-            if not self._strikes:
-                self._slow = {False: [], True: []}
-            if self.level and now_s >= self._next_probe_s:
-                self._start_probe(now_s)
+        self._strikes = max(0.0, self._strikes - _FORGIVEN)
+        if not self._strikes:
+            self._slow = {False: [], True: []}
+        if self.level and now_s >= self._next_probe_s:
+            self._start_probe(now_s)
         self._learn(wide, threads, relative)
         return True
 
@@ -124,14 +130,15 @@ class Contention:
         return max(self.full) - 1
 
     def _expected(self, wide: bool, threads: int) -> float:
+        """What an undisturbed pass takes."""
         known = self._usual.get((wide, threads))
-        if known is not None:
-            return known[0]
         full = self._calibrated[wide]
         if not full:
-            return math.inf
+            return known[0] if known else math.inf
         base = self._usual.get((wide, full), (1.0, 0))[0]
-        return float(base * (full / threads) ** (_WIDE_BY_THREADS if wide else _ONE_BY_THREADS))
+        guess = base * (full / threads) ** (_WIDE_BY_THREADS if wide else _ONE_BY_THREADS)
+        # A smaller team was only seen while others were busy: more than the guess may be their doing.
+        return float(guess if known is None or threads == full else min(known[0], _SLOW * guess))
 
     def _learn(self, wide: bool, threads: int, relative: float) -> None:
         key = (wide, threads)
@@ -142,30 +149,42 @@ class Contention:
 
     def _shrink(self, times: float, now_s: float) -> None:
         self._before = {wide: fmean(seen) for wide, seen in self._slow.items() if seen}
-        self._slow = {False: [], True: []}
-        self.level += 1
-        self.reason = f"passes took {times:.1f} times as long as usual"
-        self._phase, self._strikes = "trial", 0.0
-        self._trial = {False: [], True: []}
         if now_s - self._calm_since_s > _CALM_AFTER_S:
-            self._wait_s = _FIRST_WAIT_S
+            self._wait_s, self._n_doubts = _FIRST_WAIT_S, 0
+        self._step, self._from = 1, self.level
+        self._start_trial(f"passes took {times:.1f} times as long as usual")
+
+    def _start_trial(self, reason: str) -> None:
+        self._slow = {False: [], True: []}
+        self._trial = {False: [], True: []}
+        self._phase, self._strikes = "trial", 0.0
+        self.level = min(self._max_level, self.level + self._step)
+        self.reason = reason
 
     def _try(self, wide: bool, relative: float, now_s: float) -> None:
         self._trial[wide].append(relative)
         if sum(map(len, self._trial.values())) < _N_TRIAL:
             return
         self._phase = "calm"
-        both = [wide for wide in self._before if self._trial[wide]]
-        worse = [wide for wide in both if fmean(self._trial[wide]) > _WORSE * self._before[wide]]
-        if both and len(worse) == len(both):
-            self.level -= 1
-            self.reason = "fewer threads were no faster"
-            # It was not competition then: heat, or a lower clock. The new pace is the usual one.
-            for kind in both:
-                self._usual[kind, self.sizes()[kind]] = (self._before[kind], _N_TRIAL)
-            self._calm_since_s = now_s
         self._last_probe_s = now_s
         self._next_probe_s = now_s + self._wait_s
+        both = [kind for kind in self._before if self._trial[kind]]
+        if not both or any(fmean(self._trial[kind]) <= _BETTER * self._before[kind] for kind in both):
+            return
+        if self.level < self._max_level:
+            # Beside several busy programs one thread less changes nothing, a few less may.
+            self._step *= 2
+            self._start_trial(self.reason)
+            return
+        self.level = self._from
+        self.reason = "fewer threads were no faster"
+        self._calm_since_s = now_s
+        self._n_doubts += 1
+        if self._n_doubts >= _N_DOUBTS:
+            # It is not competition then, but heat or a lower clock: the new pace is the usual one.
+            self._n_doubts = 0
+            for kind in both:
+                self._usual[kind, self.sizes()[kind]] = (self._before[kind], _N_TRIAL)
 
     def _start_probe(self, now_s: float) -> None:
         self.level -= 1
@@ -176,17 +195,18 @@ class Contention:
     def _probe(self, wide: bool, relative: float, slow: bool, now_s: float) -> None:
         smaller = self._expected(wide, self.sizes(self.level + 1)[wide])
         usual = self._expected(wide, self.sizes()[wide])
-        if slow and relative > 0.97 * smaller:
+        if slow and relative > _BETTER * smaller:
             self._strikes += 1.0
             if self._strikes >= _STRIKES or relative > _STALL * usual:
                 self.level += 1
                 self.reason = "they are not"
+                # One stall proves little, but waiting for more of them is dear: ask again soon.
+                soon = self._strikes < _STRIKES
                 self._phase, self._strikes = "calm", 0.0
-                self._wait_s = min(_MAX_WAIT_S, 2.0 * self._wait_s)
-                self._next_probe_s = now_s + self._wait_s
+                self._wait_s = self._wait_s if soon else min(_MAX_WAIT_S, 2.0 * self._wait_s)
+                self._next_probe_s = now_s + (min(_SOON_S, self._wait_s) if soon else self._wait_s)
             return
         self._n_probed += 1
         if self._n_probed >= _N_PROBE:
             self._phase, self._strikes = "calm", 0.0
-            self._calm_since_s = now_s
-            self._next_probe_s = now_s
+            self._calm_since_s = self._next_probe_s = now_s

@@ -180,6 +180,9 @@ class Machine:
             # OpenMP's workers keep the mask they were made with; those of a pool are new.
             for thread in affinity.masks(self._sysfs, _NAME) or (0,):
                 reason = affinity.pin(team.cpus, thread) or reason
+            mask = affinity.own_mask()
+            if reason is None and team.cpus and mask is not None and mask != frozenset(team.cpus):
+                reason = f"the system keeps the target on cores {_spelled(sorted(mask))}, not {_spelled(team.cpus)}"
         return reason
 
     def _note(self, reason: str | None) -> None:
@@ -206,6 +209,8 @@ class DrafterPin:
         if wanted == self._asked and now_s - self._checked_s < _CHECK_EVERY_S:
             return
         self._checked_s = now_s
+        if self._asked is None:
+            affinity.name_thread("edgespec-draft")  # it inherited the name of the thread that decodes
         mask = affinity.own_mask()
         if wanted != self._asked or (wanted and mask != frozenset(wanted)):
             self._asked = wanted

@@ -97,7 +97,7 @@ def test_a_busy_process_costs_one_thread_and_no_more(sees: bool) -> None:
     # A single thread beside the load makes 0.95 of 1 / ONE_S, by the stalls that hit it too.
     assert statistics.median(busy) >= 0.9
     assert min(busy) >= 0.85
-    assert statistics.median(back) >= 0.99
+    assert statistics.median(back) >= 0.97
     assert statistics.median(calm) >= 0.99
     assert min(calm) >= 0.95
 

@@ -63,14 +63,15 @@ class Machine:
         self._allowed = affinity.allowed()
         self._checked_s = float("-inf")
         self._looked_s = float("-inf")
-        self._started = False
 
     def round(self, active: Sequence[Generation]) -> list[Chunk]:
         """Play one round; see `core.round.play_round`."""
+        self.monitor.start()
         return self._thread.run(lambda: self._round(active))
 
     def calibrate(self, *, wide: bool) -> CostModel:
         """Measure what passes cost, `wide` ones too, and let the governor decide by it. Uses sequence 0."""
+        self.monitor.start()  # here, not on the decode thread: threads inherit its name, and with it its cores
         return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)))
 
     def begin(self, cost: CostModel) -> None:
@@ -144,9 +145,6 @@ class Machine:
 
     def _settle(self, now_s: float) -> None:
         """See to it that we are on the cores we want, as far as the system lets us."""
-        if not self._started:
-            self._started = True
-            self.monitor.start()
         allowed = affinity.allowed()
         if allowed != self._allowed:
             self._allowed = allowed

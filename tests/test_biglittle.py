@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf_maker
 import pytest
@@ -24,6 +23,15 @@ _LIMIT_S = 240
 """Far above what it takes (a minute): a machine that hangs must not hold up everything else."""
 
 Seen = dict[str, dict[str, Any]]
+
+
+class State(NamedTuple):
+    """What a round of the heated engine met."""
+
+    max_draft: int
+    max_team: int | None
+    pace: float
+    n_threads: int
 
 
 def boot(data: Path) -> tuple[Seen, str]:
@@ -46,7 +54,7 @@ def boot(data: Path) -> tuple[Seen, str]:
 
 
 @pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What the guest saw. A machine that does not come up, or not to the end, is started once more."""
     if _ENVIRONMENT.get("EDGESPEC_ARM") != "1":
         pytest.skip("scripts/arm/biglittle test makes the emulated machine and runs these")
@@ -57,8 +65,10 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         seen, console = boot(data)
         if seen:
             return seen
-        print("the emulated machine did not finish; its last lines:", console[-3000:], sep="\n", file=sys.stderr)
-    pytest.fail(f"the emulated machine did not finish, twice; its last lines:\n{console[-3000:]}")
+        terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+        assert terminal is not None
+        terminal.write_line(f"\nthe emulated machine did not finish; its last lines:\n{console[-3000:]}")
+    pytest.fail("the emulated machine did not finish, twice; its last lines are above")
 
 
 def saw(guest: Seen, check: str) -> dict[str, Any]:
@@ -75,27 +85,56 @@ def test_the_machine_has_three_kinds_of_cores(guest: Seen) -> None:
     assert seen["temperature"] == 44790
 
 
+def test_cores_are_classed_as_they_are(guest: Seen) -> None:
+    seen = saw(guest, "topology")
+    assert seen["efficiency"] == [0, 1, 2, 3]
+    assert seen["performance"] == [4, 5, 6, 7]
+    assert seen["middle"] == [4, 5, 6]
+    assert seen["prime"] == [7]
+    assert seen["usable"] == list(range(8))
+    assert seen["source"] == "cpu_capacity"
+    assert not seen["homogeneous"]
+
+
 def test_a_drafted_answer_is_the_plain_one(guest: Seen) -> None:
+    assert saw(guest, "loaded")["threads"] == 2
     seen = saw(guest, "drafted")
     assert seen["tokens"] == seen["plain"]
-    assert len(seen["tokens"]) == 120
+    assert len(seen["tokens"]) == 60
     assert seen["drafted"] > 0
+
+
+def test_target_and_drafter_are_pinned_apart_and_the_program_is_not(guest: Seen) -> None:
+    """The kernel's own word, thread by thread; and the report says the same."""
+    seen = saw(guest, "pinned")
+    assert seen["tokens"] == seen["plain"]
+    assert seen["target"] == ["4-7", "4-7"]  # two threads, and no other of ours bears their name
+    assert seen["drafter"] == ["0-3"]
+    assert seen["main"] == "0-7"
+    assert seen["cpus_target"] == [4, 5, 6, 7]
+    assert seen["cpus_drafter"] == [0, 1, 2, 3]
 
 
 def test_an_answer_survives_the_background_and_the_way_back(guest: Seen) -> None:
     """Android moves an app that leaves the screen to the little cores; the kernel then drops its pins in silence."""
     seen = saw(guest, "in_background")
-    assert set(seen["inside"].values()) <= {"0", "1", "2", "3", "0-3"}, "the kernel did not move it"
-    assert seen["n_tokens_meanwhile"] < 120, "the answer had ended before it came back"
     assert seen["tokens"] == seen["plain"]
+    assert seen["n_tokens_meanwhile"] < 60, "the answer had ended before it came back"
+    assert set(seen["inside"].values()) == {"0-3"}, "the kernel did not move it"
+    assert set(seen["settled"].values()) == {"0-3"}
+    for when in ("before", "back"):
+        assert {mask for name, mask in seen[when].items() if name.endswith(" edgespec-decode")} == {"4-7"}
+    assert seen["cpus_target"] == [4, 5, 6, 7]
 
 
 def test_an_answer_survives_the_loss_of_a_core(guest: Seen) -> None:
     seen = saw(guest, "without_a_core")
-    assert seen["online_meanwhile"] == "0-6"
-    assert seen["online"] == "0-7"
-    assert seen["n_tokens_meanwhile"] < 120, "the answer had ended before it came back"
     assert seen["tokens"] == seen["plain"]
+    assert seen["n_tokens_meanwhile"] < 60, "the answer had ended before it came back"
+    assert seen["online_meanwhile"] == "0-6"
+    assert seen["meanwhile"] == ["4-6"] * 2
+    assert seen["online"] == "0-7"
+    assert seen["cpus_target"] == [4, 5, 6, 7]
 
 
 def test_the_kernel_throttles_what_is_heated(guest: Seen) -> None:
@@ -103,3 +142,16 @@ def test_the_kernel_throttles_what_is_heated(guest: Seen) -> None:
     assert seen["cool"] == [2253000, 2802000]
     assert seen["hot"][0] < 2253000
     assert seen["hot"][1] < 2802000
+
+
+def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
+    seen = saw(guest, "heated")
+    states = [State(*state) for state in seen["states"]]
+    assert seen["full"] == 4
+    # The steps in their order: cool; drafts shorter; one thread less; two; past the trip point; cool again.
+    steps = list(dict.fromkeys((state.max_draft, state.max_team) for state in states))
+    assert steps == [(15, None), (1, None), (1, 3), (1, 2), (0, 2), (15, 2), (15, 3)]
+    assert states[-1][:3] == (15, None, 0.0)
+    assert all(state.n_threads <= (state.max_team or 4) for state in states)
+    # What was really drafted: 8 are asked for where heat allows them.
+    assert seen["longest"] == {"15": 8, "1": 1, "0": 0}

@@ -7,10 +7,12 @@ machine as it booted: cool, all cores online, in the root control group.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import mmap
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +24,11 @@ from typing import Any
 
 from edgespec.config import EngineConfig
 from edgespec.device.sysfs import Sysfs
+from edgespec.device.topology import read_topology
+from edgespec.draft import REGISTRY
 from edgespec.engine import Engine
 from edgespec.interfaces import Limits, Result
+from edgespec.testing import ScriptedDrafter
 
 MODEL = Path("/data/tiny.gguf")
 CPU = Path("/sys/devices/system/cpu")
@@ -37,16 +42,19 @@ RECHECK_S = 1.2
 _SENSOR = 0x7FF00000
 """Physical address of the page with the sensor's register, at offset 0x200 (scripts/arm/biglittle.dtso)."""
 _VALID = 0x10400
-"""Bits without which the driver takes the register for not ready (Linux, drivers/thermal/broadcom/bcm2711_thermal.c)."""
+"""Bits without which the driver takes the register for not ready.
+
+Source: Linux, drivers/thermal/broadcom/bcm2711_thermal.c.
+"""
 
 
 @cache
-def engine() -> Engine:
-    """The model, loaded once for all checks.
+def engine(threads: int | None = 2) -> Engine:
+    """The model, loaded once for all checks; None lets the engine choose its team, and change it.
 
-    Two threads: at every step of a pass they wait for each other, and the host has few processors for eight of them.
+    Two threads: at every step of a pass they wait for each other, and the host has few processors for more of them.
     """
-    return Engine.open(MODEL, EngineConfig(n_ctx=512, threads=2))
+    return Engine.open(MODEL, EngineConfig(n_ctx=512, threads=threads))
 
 
 @cache
@@ -56,11 +64,22 @@ def plain() -> tuple[int, ...]:
     return finish(stream).tokens
 
 
+def right(context: Sequence[int], limit: int) -> Sequence[int]:
+    """A script that guesses what the model says."""
+    done = len(context) - len(PROMPT)
+    return plain()[done : done + limit]
+
+
 def finish(stream: Any) -> Result:
     for _ in stream:
         pass
     result: Result = stream.result
     return result
+
+
+def play(stream: Any, n_rounds: int) -> int:
+    """Go on with an answer for some rounds; the number of tokens they brought."""
+    return sum(len(chunk.tokens) for chunk in islice(stream, n_rounds))
 
 
 def heat(degrees_c: float) -> None:
@@ -101,9 +120,18 @@ def masks() -> dict[str, str]:
     """Cores that each thread of this process may run on, as the kernel says: "thread id name" to "0-7"."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines() if ":" in line)
+        try:
+            text = (task / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has just ended
+        status = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         found[f"{task.name} {status['Name'].strip()}"] = status["Cpus_allowed_list"].strip()
     return found
+
+
+def of_target(seen: dict[str, str]) -> list[str]:
+    """Out of `masks`: the cores of the threads that run the model's passes."""
+    return [mask for name, mask in seen.items() if name.endswith(" edgespec-decode")]
 
 
 @contextmanager
@@ -155,21 +183,21 @@ def drafted() -> dict[str, Any]:
 def in_background() -> dict[str, Any]:
     """The process is sent to the little cores in the middle of an answer, and comes back."""
     stream = engine().stream(PROMPT, limits=LONG, drafter="ngram")
-    tokens = play(stream, 3)
+    n_tokens = play(stream, 3)
     before = masks()
     with background():
         inside = masks()
         time.sleep(RECHECK_S)
-        tokens += play(stream, 5)
+        n_tokens += play(stream, 5)
         settled = masks()
     time.sleep(RECHECK_S)
-    tokens += play(stream, 5)
+    n_tokens += play(stream, 5)
     back = masks()
     result = finish(stream)
     return {
         "plain": plain(),
         "tokens": result.tokens,
-        "n_tokens_meanwhile": tokens,
+        "n_tokens_meanwhile": n_tokens,
         "before": before,
         "inside": inside,
         "settled": settled,
@@ -186,6 +214,7 @@ def without_a_core() -> dict[str, Any]:
         online = Sysfs().read_text("/sys/devices/system/cpu/online")
         time.sleep(RECHECK_S)
         n_tokens += play(stream, 5)
+        meanwhile = of_target(masks())
     time.sleep(RECHECK_S)
     n_tokens += play(stream, 5)
     result = finish(stream)
@@ -194,6 +223,7 @@ def without_a_core() -> dict[str, Any]:
         "tokens": result.tokens,
         "n_tokens_meanwhile": n_tokens,
         "online_meanwhile": online,
+        "meanwhile": meanwhile,
         "online": Sysfs().read_text("/sys/devices/system/cpu/online"),
         "cpus_target": result.report.cpus_target,
     }
@@ -212,12 +242,88 @@ def throttled() -> dict[str, Any]:
     return {"cool": cool, "hot": hot}
 
 
-def play(stream: Any, n_rounds: int) -> int:
-    """Go on with an answer for some rounds; the number of tokens they brought."""
-    return sum(len(chunk.tokens) for chunk in islice(stream, n_rounds))
+def topology() -> dict[str, Any]:
+    """What edgespec makes of the machine."""
+    return dataclasses.asdict(read_topology(Sysfs()))
 
 
-CHECKS: Sequence[Callable[[], dict[str, Any]]] = (kernel, loaded, drafted, in_background, without_a_core, throttled)
+def pinned() -> dict[str, Any]:
+    """A drafter on its own thread and the target, each on its cores."""
+    threads: set[int] = set()
+
+    def play_and_tell(context: Sequence[int], limit: int) -> Sequence[int]:
+        threads.add(threading.get_native_id())
+        return right(context, limit)
+
+    stream = engine().stream(PROMPT, limits=LONG, drafter=ScriptedDrafter(play_and_tell, "own"))
+    play(stream, 5)
+    seen = masks()
+    result = finish(stream)
+    return {
+        "plain": plain(),
+        "tokens": result.tokens,
+        "target": of_target(seen),
+        "drafter": [mask for name, mask in seen.items() if int(name.split()[0]) in threads],
+        "main": seen[f"{os.getpid()} python3"],
+        "cpus_target": result.report.cpus_target,
+        "cpus_drafter": result.report.cpus_drafter,
+    }
+
+
+def heated() -> dict[str, Any]:
+    """What heat just below and far above the trip point does to drafts and team, and that it passes.
+
+    `states` are the different ones that rounds met, in order: draft cap, team cap (None: no cap), idle share, threads
+    of a single pass. `longest` is the longest draft by draft cap; the drafts are always right, and of up to 8 tokens.
+    """
+    chosen = engine(None)
+    governor = chosen.machine.governor
+    states: list[list[Any]] = []
+    longest: dict[int, int] = {}
+
+    def until(wanted: Callable[[list[Any]], bool], limit_s: float = 20.0) -> None:
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            stream = chosen.stream(PROMPT, limits=Limits(20, fixed_draft=8, ignore_eog=True), drafter="ngram")
+            for chunk in stream:
+                limits = governor.heat.limits
+                cap = governor.max_draft
+                longest[cap] = max(chunk.n_from_draft, longest.get(cap, 0))
+                state = [cap, limits.max_team, limits.pace, chosen.target.n_threads]
+                if not states or state != states[-1]:
+                    states.append(state)
+            if wanted(states[-1]):
+                return
+        raise TimeoutError(f"not within {limit_s} s, only {states}")
+
+    original = REGISTRY["ngram"]
+    REGISTRY["ngram"] = lambda _piece: ScriptedDrafter(right, "ngram")
+    try:
+        until(lambda state: state[0] == 15)
+        heat(74)
+        until(lambda state: state[1] == 2)
+        heat(88)
+        until(lambda state: state[0] == 0)
+        heat(45)
+        until(lambda state: state[0] == 15)
+        until(lambda state: state[1] is None and state[2] == 0, 120.0)
+    finally:
+        REGISTRY["ngram"] = original
+        heat(45)
+    return {"full": governor.full.one, "states": states, "longest": longest}
+
+
+CHECKS: Sequence[Callable[[], dict[str, Any]]] = (
+    kernel,
+    topology,
+    loaded,
+    drafted,
+    pinned,
+    in_background,
+    without_a_core,
+    throttled,
+    heated,
+)
 
 
 def main() -> int:
@@ -230,7 +336,9 @@ def main() -> int:
         except Exception:  # whatever it is, the host shows it, and the other checks still run
             seen = {"error": traceback.format_exc()}
         seconds = round(time.monotonic() - began, 1)
-        print(f"@@edgespec {json.dumps({'check': check.__name__, 'seconds': seconds, **seen})}", flush=True)
+        # Ends on a line of its own whatever was printed before.
+        sys.stdout.write(f"\n@@edgespec {json.dumps({'check': check.__name__, 'seconds': seconds, **seen})}\n")
+        sys.stdout.flush()
     return 0
 
 

@@ -34,7 +34,7 @@ class Evidence:
     highest_perf: Mapping[int, int] = field(default_factory=dict)
     """ACPI CPPC, in the firmware's own unit."""
     alike: tuple[frozenset[int], ...] = ()
-    """Cores that share a clock or a physical core: their values must be equal."""
+    """Cores that share a clock or a physical core: their values should be equal."""
     akin: tuple[frozenset[int], ...] = ()
     """Cores that share a cache, cluster or package, nearest first: a missing value may be taken over."""
     pc_performance: frozenset[int] = frozenset()
@@ -63,6 +63,7 @@ def classify(evidence: Evidence) -> Classes:
     known_ranks = {cpu: rank for cpu, part in evidence.part.items() if (rank := parts.rank(part)) is not None}
     sorter = _Sorter(
         cores=cores,
+        seen=frozenset().union(evidence.part, evidence.capacity, evidence.max_khz, evidence.highest_perf, *evidence.alike),
         part=evidence.part,
         ranks=_taken_over(known_ranks, kin, cores),
         numbers={
@@ -107,6 +108,8 @@ def _taken_over(values: Mapping[int, int], groups: Iterable[frozenset[int]], cor
 @dataclass(slots=True)
 class _Sorter:
     cores: frozenset[int]
+    seen: frozenset[int]
+    """Cores of which anything was read, right or wrong."""
     part: Mapping[int, str]
     ranks: dict[int, int]
     numbers: dict[str, dict[int, int]]
@@ -193,7 +196,7 @@ class _Sorter:
         complete = [name for name, values in self.numbers.items() if not self.cores - set(values)]
         if not complete and self.cores <= set(self.part) and len(set(self.part.values())) == 1:
             complete = ["part numbers"]
-        unseen = self.cores - set().union(self.part, *self.numbers.values())
+        unseen = self.cores - self.seen
         if unseen:
             self.notes.append(f"nothing is known of {_list(unseen)}; all cores are taken as one class")
         return self._answer(self.cores, frozenset(), complete[0] if complete else "nothing")

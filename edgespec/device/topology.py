@@ -180,15 +180,19 @@ class _Reader:
         cpuinfo = self._ask("file /proc/cpuinfo", lambda: self.sysfs.read_text("/proc/cpuinfo"))
         midr = self._ask("midr_el1 files", lambda: self._midr(cores)) or {}
         hybrid = self._ask("hybrid masks", self._hybrid) or (frozenset(), frozenset())
+        part = {cpu: name for cpu, name in {**parts.from_cpuinfo(cpuinfo), **midr}.items() if cpu in cores}
+        same = _sets(clocks)
+        if not clocks:  # next best: cores of one design
+            same = tuple(frozenset(cpu for cpu in part if part[cpu] == name) for name in sorted(set(part.values())))
         pc = bool(re.search(r"^vendor_id\s*:", cpuinfo or "", re.M)) or any(hybrid)
         evidence = Evidence(
             cores=cores,
             capacity=capacity,
             # A list of others is that of a folder caught between two states.
             max_khz={cpu: value for cpu, value in khz.items() if cpu in clocks.get(cpu, {cpu})},
-            part={cpu: part for cpu, part in {**parts.from_cpuinfo(cpuinfo), **midr}.items() if cpu in cores},
+            part=part,
             highest_perf=cppc,
-            alike=(*_sets(clocks), *_sets(threads)),
+            alike=(*same, *_sets(threads)),
             akin=(*_sets(caches), *_sets(clusters), *_sets(packages)),
             pc_performance=hybrid[0],
             pc_efficiency=hybrid[1],

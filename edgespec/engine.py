@@ -183,10 +183,6 @@ class Engine:
         """What was asked for and not done, and what the user should know, one line each."""
         return (*self._notes, *self.machine.notes)
 
-    def temperature_c(self) -> float | None:
-        """The processor's temperature in degrees Celsius; None where no sensor can be believed."""
-        return self.machine.monitor.latest().temp_c
-
     def close(self) -> None:
         """Save what was learned and free the model. May be called twice."""
         with self._lock:

@@ -129,9 +129,6 @@ class FakeEngine:
         generation = Generation(session or self.session(), prompt, sampling, limits, piece, FakeClock(0.01))
         return Stream(self, generation, session is None)
 
-    def temperature_c(self) -> float | None:
-        return None
-
     def close(self) -> None:
         pass
 

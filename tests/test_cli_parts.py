@@ -10,6 +10,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from edgespec.cli import commands, lines, render
 from edgespec.cli.history import KEPT, History
 from edgespec.cli.interrupt import Interrupts
-from edgespec.interfaces import Report, Result, Usage
+from edgespec.interfaces import Report, Result, TeamChange, Usage
 
 REPORT = Report(
     drafter="ngram", drafter_off_reason=None, rounds=4, drafted=10, accepted=7, accepted_by_position=(4, 3),
@@ -31,15 +32,35 @@ RESULT = Result("grüße", (1, 2), "stop", Usage(30, 2, 20), REPORT)
 
 
 def test_status_line_shows_what_is_known() -> None:
-    assert render.report_status(REPORT, 51.6, 80) == "10.0 tok/s · 70 % accepted · 2.8 tokens/round · 52 °C"
-    assert render.status_line(None, None, None, None, 80) == "– tok/s · – % accepted · – tokens/round · – °C"
-    assert render.status_line(math.nan, 0.5, math.inf, None, 80).startswith("– tok/s · 50 %")
-    assert render.status_line(123.4, 0.71, 2.9, 52, 20) == "123.4 t/s · 71 %"
+    status = render.report_status
+    assert status(REPORT, 80) == "10.0 tok/s · 70 % accepted · 2.8 tokens/round · – °C · CPUs 0-1"
+    warm = replace(REPORT, heat={"temp_c": 51.6, "freq_cap": 0.783})
+    assert status(warm, 90).endswith("· 52 °C · CPUs 0-1 · clock 78 % of its best")
+    nothing = replace(REPORT, tok_s=None, drafted=0, tokens_per_round=math.inf, heat=None, cpus_target=None)
+    assert status(nothing, 80) == "– tok/s · – % accepted · – tokens/round · – °C · CPUs –"
+    assert status(REPORT, 20) == "10.0 t/s · 70 %"
+    fewer = replace(REPORT, cpus_target=(0, 4, 5, 6), team_changes=(TeamChange(3.0, 1, 2, "passes took longer"),))
+    assert status(fewer, 120).endswith("CPUs 0,4-6 · 1 thread: passes took longer")
 
 
-@given(st.integers(0, 100), st.lists(st.none() | st.floats(0, 1e5), min_size=4, max_size=4))
-def test_status_line_fits(width: int, values: list[float | None]) -> None:
-    assert len(render.status_line(values[0], values[1], values[2], values[3], width)) <= width
+@given(
+    st.integers(0, 100),
+    st.none() | st.floats(0, 1e5),
+    st.none() | st.floats(-300, 1e5),
+    st.none() | st.lists(st.integers(0, 300), unique=True),
+    st.text(max_size=200),
+)
+def test_status_line_fits(
+    width: int, tok_s: float | None, temp_c: float | None, cpus: list[int] | None, reason: str
+) -> None:
+    report = replace(
+        REPORT,
+        tok_s=tok_s,
+        heat={"temp_c": temp_c, "freq_cap": temp_c},
+        cpus_target=None if cpus is None else tuple(cpus),
+        team_changes=(TeamChange(1.0, 2, 2, reason),),
+    )
+    assert len(render.report_status(report, width)) <= width
 
 
 def test_json_has_no_nan_and_only_text_keys() -> None:
@@ -55,6 +76,7 @@ def test_summary_is_readable() -> None:
     assert "10 tokens drafted, 7 accepted (70 %)" in text
     assert "saved – s" in text
     assert "one thing" in text
+    assert "2 threads on CPUs 0-1; drafter on –" in text
     assert "nan" not in text
 
 

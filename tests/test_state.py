@@ -30,8 +30,10 @@ def test_round_trip(tmp_path: Path) -> None:
         "[" * 200_000,
         "[]",
         '{"version": 4}',
-        '{"version": 4, "threads": [2, 2], "base_s": {"1": 1e-300}, "slope_one": 0, "slope_wide": 0, "switch_s": 0, "acceptance": []}',
-        '{"version": 4, "threads": [2, 2], "base_s": {"1": 1, "-5": 1}, "slope_one": 0, "slope_wide": 0, "switch_s": 0, "acceptance": []}',
+        '{"version": 4, "threads": [2, 2], "base_s": {"1": 1e-300}, '
+        '"slope_one": 0, "slope_wide": 0, "switch_s": 0, "acceptance": []}',
+        '{"version": 4, "threads": [2, 2], "base_s": {"1": 1, "-5": 1}, '
+        '"slope_one": 0, "slope_wide": 0, "switch_s": 0, "acceptance": []}',
     ],
 )
 def test_rubbish_is_measured_anew_and_said(tmp_path: Path, text: str) -> None:

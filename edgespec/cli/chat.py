@@ -48,6 +48,7 @@ def chat(
     drafter: common.DrafterName = None,
     max_draft: common.MaxDraft = None,
     threads: common.Threads = None,
+    policy: common.Policy = None,
     ctx: common.Ctx = None,
     kv_type: common.KvType = None,
     offline: common.Offline = False,
@@ -65,7 +66,8 @@ def chat(
     """
     config = common.load_config(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
-        repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads, n_ctx=ctx,
+        repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
+        policy=policy, n_ctx=ctx,
         kv_type=kv_type, offline=offline, think=think, color=color, verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")

@@ -211,7 +211,7 @@ def _stats(desk: Desk, _argument: str) -> None:
     chat = desk.chat
     if chat.last is None:
         raise ConfigError("there is no answer yet")
-    for line in summary(chat.last, desk.engine.temperature_c()):
+    for line in summary(chat.last):
         desk.screen.line(line)
     used = chat.last.usage.prompt_tokens + chat.last.usage.completion_tokens
     dropped = f"; {_turns(chat.n_dropped)} no longer sent" if chat.n_dropped else ""

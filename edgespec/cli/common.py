@@ -76,6 +76,10 @@ Stop = Annotated[
 DrafterName = Annotated[str | None, _option("--drafter", metavar="auto|none|ngram", text="What guesses tokens ahead.")]
 MaxDraft = Annotated[str | None, _option("--max-draft", metavar="N", text="Most tokens guessed at a time, 0 to 63.")]
 Threads = Annotated[str | None, _option("--threads", metavar="N", text="Threads of the model, or auto.")]
+Policy = Annotated[
+    str | None,
+    _option("--policy", metavar="fast|balanced|cool", text="In heat: speed, no throttling, or saved energy."),
+]
 Ctx = Annotated[str | None, _option("--ctx", metavar="N", text="Tokens the context holds; auto: by the free memory.")]
 KvType = Annotated[str | None, _option("--kv-type", metavar="f16|q8_0|bf16|f32", text="Type of the KV cache.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TextIO
 
@@ -137,42 +137,77 @@ def columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def status_line(
-    tok_s: float | None, accepted_share: float | None, tokens_per_round: float | None, temperature_c: float | None,
-    width: int,
-) -> str:  # fmt: skip
-    """Speed, accepted share, tokens per round and temperature, as many of them as fit the width."""
-    share = None if accepted_share is None else 100 * accepted_share
+def report_status(report: Report, width: int) -> str:
+    """The status line of a finished answer: as many of its fields as fit, in the order of their weight."""
+    share = 100 * report.accepted / report.drafted if report.drafted else None
+    cap, cpus = _heat(report, "freq_cap"), _cpus(report.cpus_target)
     fields = [
-        (number(tok_s), " tok/s"),
-        (number(share, 0), " % accepted"),
-        (number(tokens_per_round), " tokens/round"),
-        (number(temperature_c, 0), " °C"),
+        (number(report.tok_s), " tok/s", " t/s"),
+        (number(share, 0), " % accepted", " %"),
+        (number(report.tokens_per_round), " tokens/round", " t/r"),
+        (number(_heat(report, "temp_c"), 0), " °C", " °C"),
+        (f"CPUs {cpus}", "", ""),
     ]
-    long = [value + unit for value, unit in fields]
-    short = [fields[0][0] + " t/s", fields[1][0] + " %", fields[2][0] + " t/r", long[3]]
-    for parts in (long, short):
-        line = " · ".join(parts)
+    if cap is not None and cap < 1:
+        fields.append((f"clock {number(100 * cap, 0)} %", " of its best", ""))
+    if report.team_changes:
+        last = report.team_changes[-1]
+        now = "1 thread" if last.one == 1 else f"{last.one} threads"
+        fields.append((now, f": {last.reason}", ""))
+    for form in (1, 2):
+        line = " · ".join(field[0] + field[form] for field in fields)
         if len(line) <= width:
             return line
+    short = [field[0] + field[2] for field in fields]
     while len(short) > 1 and len(" · ".join(short)) > width:
         short.pop()
     return " · ".join(short)[: max(0, width)]
 
 
-def report_status(report: Report, temperature_c: float | None, width: int) -> str:
-    """The status line of a finished answer."""
-    share = report.accepted / report.drafted if report.drafted else None
-    return status_line(report.tok_s, share, report.tokens_per_round, temperature_c, width)
+def _cpus(cpus: Sequence[int] | None) -> str:
+    """Cores in few signs: "0-3,5"."""
+    if cpus is None:
+        return UNKNOWN
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def summary(result: Result, temperature_c: float | None = None) -> list[str]:
+def _heat(report: Report, key: str) -> float | None:
+    value = (report.heat or {}).get(key)
+    return value if isinstance(value, float | int) else None
+
+
+def _machine(report: Report) -> list[str]:
+    """What the device did, for people."""
+    heat = report.heat or {}
+    memory = None if report.rss_bytes is None else report.rss_bytes / 1e6
+    wide = "" if report.threads_wide in (None, report.threads) else f", {report.threads_wide} for drafts"
+    source = f" ({heat['source']})" if heat.get("source") else ""
+    cap = _heat(report, "freq_cap")
+    lines = [
+        f"machine   {UNKNOWN if report.threads is None else report.threads} threads{wide} on CPUs "
+        f"{_cpus(report.cpus_target)}; drafter on {_cpus(report.cpus_drafter) or 'none'}; {number(memory, 0)} MB",
+        f"heat      {number(_heat(report, 'temp_c'), 0)} °C{source}, headroom {number(_heat(report, 'headroom'), 2)} "
+        f"of 1, clock up to {number(None if cap is None else 100 * cap, 0)} % of its best, policy {report.policy}",
+    ]
+    limits = heat.get("limits")
+    lines += [f"limit     {text}" for text in limits] if isinstance(limits, list) else []
+    return lines + [
+        f"threads   {change.one} ({change.wide} for drafts) after {seconds(change.at_s)}: {change.reason}"
+        for change in report.team_changes
+    ]
+
+
+def summary(result: Result) -> list[str]:
     """What an answer cost and what drafting did, for people."""
     report, usage = result.report, result.usage
     used = report.drafter if report.drafter_off_reason is None else f"{report.drafter} ({report.drafter_off_reason})"
     share = 100 * report.accepted / report.drafted if report.drafted else None
-    cpus = UNKNOWN if report.cpus_target is None else ",".join(map(str, report.cpus_target))
-    memory = None if report.rss_bytes is None else report.rss_bytes / 1e6
     lines = [
         f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them cached; {seconds(report.prefill_s)}",
         f"answer    {usage.completion_tokens} tokens in {seconds(report.decode_s)}, {number(report.tok_s)} tok/s; "
@@ -182,8 +217,7 @@ def summary(result: Result, temperature_c: float | None = None) -> list[str]:
         f"{number(report.tokens_per_round, 2)} tokens per round, {report.rounds} rounds",
         f"time      drafting {seconds(report.draft_s)}, verifying {seconds(report.verify_s)}, "
         f"saved {seconds(report.saved_s)} against plain decoding; loading {seconds(report.load_s)}",
-        f"machine   {UNKNOWN if report.threads is None else report.threads} threads on CPUs {cpus}, "
-        f"{number(memory, 0)} MB, {number(temperature_c, 0)} °C",
+        *_machine(report),
     ]
     if report.widths:
         widths = ", ".join(f"{width}: {count}" for width, count in sorted(report.widths.items()))

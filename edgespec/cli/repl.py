@@ -54,10 +54,9 @@ def answer(desk: Desk, start: Callable[[], Turn | None], *, json: bool = False, 
             screen.note(f"stopped; {kept}")
         elif result.finish_reason == "length":
             screen.note(f"cut off after {result.usage.completion_tokens} tokens")
-        temperature_c = desk.engine.temperature_c()
-        for line in summary(result, temperature_c) if stats else ():
+        for line in summary(result) if stats else ():
             screen.line(line)
-        screen.show_status(report_status(result.report, temperature_c, columns() - 1))
+        screen.show_status(report_status(result.report, columns() - 1))
     return ctrl_c.count
 
 

@@ -50,6 +50,7 @@ def run(
     drafter: common.DrafterName = None,
     max_draft: common.MaxDraft = None,
     threads: common.Threads = None,
+    policy: common.Policy = None,
     ctx: common.Ctx = None,
     kv_type: common.KvType = None,
     offline: common.Offline = False,
@@ -63,7 +64,8 @@ def run(
     """
     config = common.load_config(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
-        repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads, n_ctx=ctx,
+        repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
+        policy=policy, n_ctx=ctx,
         kv_type=kv_type, offline=offline, think=think, color=color, verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")
@@ -82,7 +84,7 @@ def _run(config: EngineConfig, limits: Limits, text: str, *, raw: bool, json: bo
     screen = Screen(color=config.color, think=config.think)
     with common.open_engine(config, screen) as engine:
         result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, screen, raw=raw, json=json)
-        for line in summary(result, engine.temperature_c()) if stats else ():
+        for line in summary(result) if stats else ():
             screen.line(line)
     return result.finish_reason == "cancelled"
 

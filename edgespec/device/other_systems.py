@@ -23,13 +23,16 @@ _ALLOCATED, _TO_THIS_PROCESS = 2, 4
 
 def read_topology(affinity: Iterable[int] | None = None) -> Topology:
     """The cores of this Mac or PC. Never raises; what the system does not say is unknown."""
-    n_cpus = os.cpu_count() or 1
     if sys.platform == "darwin":
         found = from_macos(_sysctl())
     else:
         mask = _own_mask() if affinity is None else affinity
         found = from_windows(_cpu_sets(), platform.machine().upper().startswith("ARM"), mask)
-    return found or _topology(dict.fromkeys(range(n_cpus), "performance"), {}, "nothing", affinity=affinity)
+    if found is None:
+        kinds: dict[int, CoreClass] = dict.fromkeys(range(os.cpu_count() or 1), "performance")
+        notes = ("the system does not describe its cores",)
+        found = _topology(kinds, {}, "nothing", affinity=affinity, notes=notes)
+    return found
 
 
 def from_macos(text: str) -> Topology | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from pathlib import Path
@@ -42,6 +43,14 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         real(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait ten seconds for drafters of the test's own instead of two milliseconds: the machine may be busy."""
+    from edgespec.draft.isolated import IsolatedDrafter
+
+    monkeypatch.setattr("edgespec.engine.IsolatedDrafter", functools.partial(IsolatedDrafter, deadline_s=10.0))
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ def open_engine(path: Path, **options: object) -> Engine:
     return Engine.open(path, EngineConfig(n_ctx=256, threads=1, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(repeat_penalty=1.2)])
 def test_drafted_is_plain_on_every_memory_kind(model: Path, sampling: Sampling) -> None:
     with open_engine(model) as engine:
@@ -153,6 +154,7 @@ def raising(error: BaseException) -> Callable[[], object]:
         (lambda: Draft((98, 99, 97), (-1, -1, 1), (0, 0, 0), (0.5, 0.5, 0.5)), None),
     ],
 )
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fixed", [3, None])
 def test_whatever_a_foreign_drafter_does_the_answer_is_whole(
     llama: Path, make: Callable[[], object], reason: str | None, fixed: int | None

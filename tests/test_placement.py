@@ -27,7 +27,10 @@ from edgespec.testing import ScriptedDrafter
 PROMPT = list(b"abcabcabc the cat sat on the mat, the cat sat on the mat")
 LIMITS = Limits(max_tokens=60, ignore_eog=True)
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin threads")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin threads"),
+    pytest.mark.usefixtures("patient"),
+]
 
 
 @pytest.fixture(scope="module")

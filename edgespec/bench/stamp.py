@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edgespec import __version__
 from edgespec.config import EngineConfig
-from edgespec.device import host
+from edgespec.device import host, thermal
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import read_topology
 
@@ -34,7 +34,7 @@ def load_average() -> tuple[float, ...] | None:
 
 def temperature_c() -> float | None:
     """The processor's temperature in degrees Celsius."""
-    found = host.temperature_c(Sysfs())
+    found = thermal.temperature_c(Sysfs())
     return found[0] if found else None
 
 

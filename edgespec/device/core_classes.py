@@ -63,7 +63,9 @@ def classify(evidence: Evidence) -> Classes:
     known_ranks = {cpu: rank for cpu, part in evidence.part.items() if (rank := parts.rank(part)) is not None}
     sorter = _Sorter(
         cores=cores,
-        seen=frozenset().union(evidence.part, evidence.capacity, evidence.max_khz, evidence.highest_perf, *evidence.alike),
+        seen=frozenset().union(
+            evidence.part, evidence.capacity, evidence.max_khz, evidence.highest_perf, *evidence.alike
+        ),
         part=evidence.part,
         ranks=_taken_over(known_ranks, kin, cores),
         numbers={

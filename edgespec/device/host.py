@@ -1,4 +1,4 @@
-"""What this process may use of the machine: memory, cores; and how warm its processor is. Unknown is None.
+"""What this process may use of the machine: memory, cores, time. Unknown is None.
 
 Reads through Sysfs only, never raises, and changes nothing.
 """
@@ -73,69 +73,6 @@ def cpu_name(sysfs: Sysfs) -> str:
     # Arm says part numbers only, one a core: 0xd05 and 0xd0b are two kinds.
     kinds = sorted(set(re.findall(r"^CPU part\s*: *(\S+)$", text, re.M)))
     return " ".join([platform.machine() or "unknown", *kinds])
-
-
-def temperature_c(sysfs: Sysfs) -> tuple[float, str] | None:
-    """Temperature of the processor in °C and the name of its sensor; None where no plausible one is found.
-
-    A sensor is chosen by what it says it measures, not by being the hottest; of several of one kind the hottest counts.
-    """
-    readings = [*_zones(sysfs), *_hwmon(sysfs)]
-    for wanted in _SENSORS:
-        fitting = [(degrees, name) for degrees, name in readings if wanted.search(name)]
-        if fitting:
-            return max(fitting)
-    return None
-
-
-_NOT_CPU = re.compile(r"gpu|batt|bms|charg|usb|wifi|wlan|modem|mdm|nvme|ddr|pmic|skin|camera|pa[-_]|npu|video", re.I)
-_SENSORS = [
-    re.compile(pattern, re.I)
-    for pattern in (
-        r"x86_pkg_temp|coretemp.*package|k10temp.*(tctl|tdie)|zenpower",
-        r"cpu",  # cpu-thermal, cpu_thermal, cpu-0-0-usr, mtktscpu, bigcpu
-        r"soc|^ap$|tsens|bcm2835|sunxi",
-        r"coretemp|k10temp|^big|^little|^mid|cluster|core",
-        r"acpitz",  # often a board sensor, on some laptops the only one
-    )
-]
-
-
-def _plausible(raw: int | None) -> float | None:
-    """°C of a raw reading; None where it cannot be one.
-
-    The unit is 1/1000 °C, but some drivers write whole degrees. Exactly 0 is what a dead sensor says, and
-    -274000 the kernel's own THERMAL_TEMP_INVALID.
-    """
-    if raw is None or raw == 0:
-        return None
-    degrees = float(raw) if abs(raw) < 200 else raw / 1000
-    return degrees if -30 <= degrees <= 130 and degrees != 0 else None
-
-
-def _zones(sysfs: Sysfs) -> Iterator[tuple[float, str]]:
-    for zone in sysfs.listdir("/sys/class/thermal"):
-        if not zone.startswith("thermal_zone"):
-            continue
-        kind = sysfs.read_text(f"/sys/class/thermal/{zone}/type", limit=256)
-        degrees = _plausible(sysfs.read_int(f"/sys/class/thermal/{zone}/temp"))
-        if kind and degrees is not None and not _NOT_CPU.search(kind):
-            yield degrees, kind
-
-
-def _hwmon(sysfs: Sysfs) -> Iterator[tuple[float, str]]:
-    for chip in sysfs.listdir("/sys/class/hwmon"):
-        folder = f"/sys/class/hwmon/{chip}"
-        kind = sysfs.read_text(f"{folder}/name", limit=256)
-        if not kind or _NOT_CPU.search(kind):
-            continue
-        for name in sysfs.listdir(folder):
-            if not re.fullmatch(r"temp[0-9]+_input", name):
-                continue
-            degrees = _plausible(sysfs.read_int(f"{folder}/{name}"))
-            label = sysfs.read_text(f"{folder}/{name.removesuffix('_input')}_label", limit=256)
-            if degrees is not None:
-                yield degrees, f"{kind} {label}" if label else kind
 
 
 def _kib(text: str | None, key: str) -> int | None:

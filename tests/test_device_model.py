@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -24,7 +25,9 @@ from edgespec.bench.device_model import (
     stress_w,
 )
 from edgespec.bench.profiles import BASES, load_profiles
-from edgespec.core.heat import Policy
+from edgespec.core.governor import Governor
+from edgespec.core.heat import HeatPolicy, Policy
+from edgespec.interfaces import Conditions, Team
 
 PROFILES = load_profiles()
 KEYS = tuple(PROFILES)
@@ -126,7 +129,7 @@ def test_published_speeds_of_the_pis() -> None:
 def test_single_rows_wait_for_memory_and_wide_passes_for_the_cores(key: str) -> None:
     profile = PROFILES[key]
     one, wide = (pass_cost(profile, width, profile.n_team, 1.0)[0] for width in (1, 16))
-    assert one == pass_cost(profile, 1, profile.n_team, 0.9)[0]  # a lower clock costs single rows nothing
+    assert one <= pass_cost(profile, 1, profile.n_team, 0.9)[0] <= 1.03 * one  # a lower clock costs them little
     assert wide < pass_cost(profile, 16, profile.n_team, 0.9)[0]
     times = [pass_cost(profile, width, profile.n_team, 1.0)[0] for width in range(1, 17)]
     assert times == sorted(times)
@@ -200,7 +203,7 @@ def test_balanced_does_not_rest_on_the_exact_figures(key: str, variant: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "share"), [("pi4", 0.93), ("pi5", 0.82), ("pixel7", 0.7), ("pixel4a", 0.77), ("laptop", 0.99)]
+    ("key", "share"), [("pi4", 0.93), ("pi5", 0.82), ("pixel7", 0.64), ("pixel4a", 0.77), ("laptop", 0.99)]
 )
 def test_what_staying_below_severe_costs(key: str, share: float) -> None:
     """Against the same draft lengths without a policy, which pass severe on the Pi 5 and on both phones."""
@@ -210,22 +213,130 @@ def test_what_staying_below_severe_costs(key: str, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "share"), [("pi4", 0.2), ("pi5", 0.2), ("pixel7", 0.2), ("pixel4a", 0.0), ("laptop", 0.14)]
+    ("key", "share"), [("pi4", 0.2), ("pi5", 0.2), ("pixel7", 0.5), ("pixel4a", 0.0), ("laptop", 0.5)]
 )
 def test_cool_saves_energy_in_short_answers(key: str, share: float) -> None:
-    """A fifth and more, except where half of the team is all of it (two cores), and on the laptop."""
+    """A fifth and more, except where half of the team is all of it (two cores)."""
     fast, cool = trace(key, SHORT_ANSWERS, "fast"), trace(key, SHORT_ANSWERS, "cool")
     assert cool.j_token <= (1.0 - share) * fast.j_token
 
 
+def saved(key: str, cool: Trace) -> tuple[float, float]:
+    """Share of the energy per token of `fast` that is saved in a long run: above idle, and of the whole device."""
+    fast = trace(key, Decode(), "fast")
+    return 1.0 - cool.j_token / fast.j_token, 1.0 - cool.device_j_token / fast.device_j_token
+
+
+def capped(key: str, cap: float) -> Trace:
+    """`cool` where a person, or another kernel, holds the clock to `cap`."""
+    profile = PROFILES[key]
+    return run(profile, Decode(), "cool", MINUTES, Device(profile, profile.ambient_c, profile.ambient_c, cap=cap))
+
+
+@pytest.mark.parametrize(("key", "of_device"), [("pixel7", 0.27), ("laptop", 0.17)])
+def test_cool_saves_a_fifth_in_a_long_run_where_the_system_lowers_the_clock(key: str, of_device: float) -> None:
+    cool = trace(key, Decode(), "cool")
+    above_idle, whole = saved(key, cool)
+    assert above_idle >= 0.2
+    assert whole >= of_device
+    assert cool.tokens >= 0.8 * trace(key, Decode(), "fast").tokens
+    assert cool.max_headroom < trace(key, Decode(), "fast").max_headroom
+
+
 @pytest.mark.parametrize(
-    ("key", "share"), [("pi4", 0.08), ("pi5", 0.07), ("pixel7", -0.17), ("pixel4a", -0.03), ("laptop", -0.22)]
+    ("key", "above_idle", "of_device"), [("pi4", 0.09, -0.07), ("pi5", 0.07, 0.01), ("pixel4a", -0.02, -0.05)]
 )
-def test_cool_stays_cooler_in_a_long_run_but_saves_little(key: str, share: float) -> None:
-    """A throttled device works at a lower voltage: per token `fast` may then be the thrifty one."""
-    fast, cool = trace(key, Decode(), "fast"), trace(key, Decode(), "cool")
-    assert cool.joules < fast.joules
+def test_cool_saves_little_in_a_long_run_elsewhere(key: str, above_idle: float, of_device: float) -> None:
+    """A throttled device works at a lower voltage, and fewer threads at the full clock save hardly more than that."""
+    found = saved(key, trace(key, Decode(), "cool"))
+    assert above_idle <= found[0] < 0.2
+    assert of_device <= found[1]
+
+
+def test_what_is_saved_does_not_rest_on_how_low_the_clock_falls() -> None:
+    """Kernels from 6.8 on give four fifths of what is asked; a power profile gives what the firmware likes."""
+    assert saved("pixel7", capped("pixel7", 0.4))[0] >= 0.3
+    for clock in (0.3, 0.35, 0.45):
+        laptop = replace(PROFILES["laptop"], saver_clock=clock)
+        assert saved("laptop", run(laptop, Decode(), "cool", MINUTES))[0] >= 0.2
+
+
+UNSURE: dict[str, Callable[[Profile], Profile]] = {
+    "less while waiting": lambda p: replace(p, stall=0.3),
+    "twice the leakage": lambda p: replace(p, leak_w_60c=2.0 * p.leak_w_60c),
+    "twice the uncore": lambda p: replace(p, uncore_w=2.0 * p.uncore_w),
+    "twice the energy of memory": lambda p: replace(p, memory_j_gb=2.0 * p.memory_j_gb),
+    "slow memory": lambda p: replace(p, memory_gb_s=tuple(0.7 * gb_s for gb_s in p.memory_gb_s)),
+    "memory at the clock of the cores": lambda p: replace(p, memory_by_clock=0.4),
+}
+
+
+@pytest.mark.parametrize("variant", UNSURE)
+@pytest.mark.parametrize(("key", "share"), [("pixel7", 0.3), ("laptop", 0.09)])
+def test_how_much_the_saving_rests_on_assumed_figures(key: str, share: float, variant: str) -> None:
+    """On the laptop half of it does: doubled, what is always on leaves a tenth."""
+    profile = UNSURE[variant](PROFILES[key])
+    fast, cool = (run(profile, Decode(), policy, MINUTES) for policy in ("fast", "cool"))
     assert cool.j_token <= (1.0 - share) * fast.j_token
+
+
+@pytest.mark.parametrize("key", ["pixel7", "laptop"])
+def test_without_a_lower_clock_cool_saves_nothing_there(key: str) -> None:
+    """Fewer cores clock higher until it is as hot as before. So it was before `cool` asked for a clock."""
+    cool = run(replace(PROFILES[key], slowing="none"), Decode(), "cool", MINUTES)
+    assert -0.16 <= saved(key, cool)[0] <= 0.0
+
+
+def thriftiest(profile: Profile, floor: float) -> float:
+    """Joules per token of the best team, width and clock there is, at the temperature where each settles."""
+    found = []
+    for clock in (share / 20 for share in range(20, math.ceil(20 * floor) - 1, -1)):
+        for team, width in itertools.product(range(1, profile.n_team + 1), range(1, 9)):
+            seconds, joules = pass_cost(profile, width, team, clock)
+            device = Device.at_rest(profile)
+            for _ in range(20):
+                watts = joules / seconds + device.leak_w()
+                device.body_c = profile.ambient_c + (watts + profile.idle_w + profile.body_w) * profile.body_k_w
+                device.die_c = min(120.0, device.body_c + (watts + profile.idle_w) * profile.die_k_w)
+            found.append(watts * seconds / expected_tokens(0.65, width - 1))
+    return min(found)
+
+
+@pytest.mark.parametrize("key", ["pi5", "pixel4a"])
+def test_no_team_width_or_clock_at_all_saves_a_fifth(key: str) -> None:
+    floor = PROFILES[key].clusters[0].mhz[0] / PROFILES[key].clusters[0].mhz[-1]
+    assert thriftiest(PROFILES[key], floor) > 0.85 * trace(key, Decode(), "fast").j_token
+
+
+def test_on_the_pi_4_a_clock_that_only_root_can_set_saves_a_fifth_but_not_of_the_board() -> None:
+    above_idle, whole = saved("pi4", capped("pi4", 0.5))
+    assert above_idle >= 0.2
+    assert -0.05 <= whole <= 0.05  # the board is on for longer
+
+
+A55 = {
+    # Source: kdrag0n/freqbench, results/gs201 and results/sm7150ab/main, one core in CoreMark, as the other cores.
+    "pixel7": ((574.0, 930.0, 1197.0, 1401.0, 1598.0, 1803.0), (0.055, 0.076, 0.093, 0.107, 0.145, 0.260), 4),
+    "pixel4a": ((576.0, 1017.6, 1324.8, 1612.8, 1708.8, 1804.8), (0.075, 0.102, 0.124, 0.144, 0.148, 0.166), 6),
+}
+
+
+@pytest.mark.parametrize(("key", "macs", "low", "high"), [
+    ("pixel7", 1.6, -1.0, -0.5), ("pixel4a", 1.6, 0.1, 0.2), ("pixel4a", 1.2, -0.1, 0.0),
+])  # fmt: skip
+def test_efficiency_cores_alone_save_no_fifth(key: str, macs: float, low: float, high: float) -> None:
+    """How much a core does per cycle is not sure, 1.2 to 1.6: eight threads on four A76 and four A55 run at the pace
+    of the slowest, half as fast as the A76 alone (ggml-org/llama.cpp#7176)."""
+    mhz, watts, n_cores = A55[key]
+    cores = Cluster("Cortex-A55", n_cores, mhz, tuple(1.3 * w for w in watts), macs)
+    memory_gb_s = (3.5, 6.5, 8.5, 10.0, 10.5, 11.0)[:n_cores]  # assumed
+    profile = replace(PROFILES[key], clusters=(cores,), memory_gb_s=memory_gb_s)
+    assert low <= saved(key, run(profile, Decode(), None, MINUTES))[0] <= high
+
+
+@pytest.mark.parametrize("key", ["pi4", "laptop"])
+def test_fast_leaves_throttling_to_the_system_below_severe(key: str) -> None:
+    assert trace(key, Decode(), "fast").samples == trace(key, Decode(), None).samples
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -243,3 +354,47 @@ def test_all_limits_go_after_a_rest(key: str) -> None:
         assert any(sample.team < PROFILES[key].n_team or sample.pace > 0.0 for sample in samples[:600])
     first, again = samples[0], samples[1801]
     assert (again.team, again.pace, again.draft) == (first.team, first.pace, first.draft)
+
+
+# The governor on the simulated device. ----------------------------------------------------------------------------
+
+
+def test_a_team_that_heat_makes_smaller_keeps_to_the_thrifty_cores_and_comes_back() -> None:
+    profile = PROFILES["pixel7"]
+    device = Device(profile, profile.ambient_c, profile.ambient_c)
+    full, heat, order = Team(4, 4, (4, 5, 6, 7)), HeatPolicy("balanced", 15, 4), (6, 4, 5, 7)
+    governor = Governor(full, heat, n_usable=8, n_draft_max=15, thrifty=order)
+    seen = set()
+    for second in range(1800):
+        governor.update(device.conditions(float(second)))
+        team = governor.team
+        seen.add((team.one, team.cpus))
+        busy = second < 600
+        for _ in range(4):
+            device.step(0.25, stress_w(device, team.one) / (1.0 + governor.pace) if busy else 0.0)
+    assert len(seen) > 1
+    assert all(cpus == tuple(sorted(order[:n])) for n, cpus in seen)
+    assert governor.team == full
+
+
+def test_thrifty_cores_are_forgotten_after_a_move_and_too_few_of_them_are_not_used() -> None:
+    def cool(thrifty: tuple[int, ...]) -> Governor:
+        heat = HeatPolicy("cool", 15, 4)
+        made = Governor(Team(4, 4, (4, 5, 6, 7)), heat, n_usable=8, n_draft_max=15, thrifty=thrifty)
+        made.update(Conditions(1.0, headroom=0.3))
+        return made
+
+    assert (cool(()).team.one, cool(()).team.cpus) == (2, (4, 5, 6, 7))
+    assert cool((5,)).team.cpus == (4, 5, 6, 7)
+    moved = cool((6, 4, 5, 7))
+    assert moved.team == Team(2, 2, (4, 6))
+    moved.move(Team(4, 4, (0, 1, 2, 3)), 4, 2.0, "elsewhere")
+    moved.update(Conditions(3.0, headroom=0.3))
+    assert moved.team == Team(2, 2, (0, 1, 2, 3))
+
+
+def test_the_governor_passes_the_clock_on() -> None:
+    heat = HeatPolicy("cool", 15, 4, slowing="clamp")
+    governor = Governor(Team(4, 4), heat, n_usable=4, n_draft_max=15)
+    governor.update(Conditions(1.0, headroom=0.3))
+    assert (governor.max_clock, governor.team.one) == (0.5, 4)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.core.heat import HeatLimits, HeatPolicy, Policy
+from edgespec.core.heat import HeatLimits, HeatPolicy, Policy, Slowing
 from edgespec.interfaces import Conditions
 
 N_DRAFT, N_TEAM = 15, 4
@@ -85,6 +85,35 @@ def test_cool_is_small_without_any_heat() -> None:
     assert limits == HeatLimits(3, 2, 0.0, ("policy cool: drafts up to 3", "policy cool: 2 of 4 threads"))
     assert feed(HeatPolicy("cool", N_DRAFT, N_TEAM, n_team_cool=3), [0.2])[0].max_team == 3
     assert feed(HeatPolicy("cool", N_DRAFT, 1), [0.2])[0].max_team is None
+
+
+@pytest.mark.parametrize("slowing", ["clamp", "saver"])
+def test_cool_asks_for_half_the_clock_and_keeps_all_cores(slowing: Slowing) -> None:
+    policy = HeatPolicy("cool", N_DRAFT, N_TEAM, slowing=slowing)
+    limits = feed(policy, [0.2])[0]
+    assert limits == HeatLimits(3, None, 0.0, ("policy cool: drafts up to 3", "policy cool: clock up to 50 %"), 0.5)
+    hot = feed(policy, [0.95] * 3, start_s=1.0)[-1]
+    assert (hot.max_team, hot.pace, hot.max_clock) == (None, 0.25, 0.5)  # idle time before fewer threads
+    policy.slowing = None  # the system changed its mind
+    assert feed(policy, [0.5], start_s=10.0)[0].max_clock is None
+    assert policy.limits.max_team == 2
+
+
+@pytest.mark.parametrize("kind", POLICIES[:2])
+def test_only_cool_asks_for_a_lower_clock(kind: Policy) -> None:
+    policy = HeatPolicy(kind, N_DRAFT, N_TEAM, slowing="clamp")
+    assert all(limits.max_clock is None for limits in feed(policy, [0.5, 0.95, 1.05, 1.05, 1.3]))
+    low = policy.update(Conditions(9.0, headroom=0.5, battery=0.1, on_mains=False))
+    assert low.max_clock == (0.5 if kind == "balanced" else None)
+    assert ("battery low: clock up to 50 %" in low.reasons) == (kind == "balanced")
+
+
+def test_a_clock_lowered_by_our_own_wish_is_not_heat() -> None:
+    policy = HeatPolicy("cool", N_DRAFT, N_TEAM, slowing="saver")
+    policy.update(Conditions(0.0, freq_cap=1.0))
+    limits = [policy.update(Conditions(1.0 + i, freq_cap=0.4)) for i in range(60)][-1]
+    assert (limits.max_draft, limits.pace) == (3, 0.0)
+    assert policy.update(Conditions(70.0, freq_cap=0.4, throttled=True)).max_draft is not None
 
 
 def test_recovers_after_cooling() -> None:
@@ -199,6 +228,7 @@ READINGS = st.builds(
     battery=optional(st.floats(0.0, 1.0)),
     on_mains=st.none() | st.booleans(),
 )
+SLOWING: st.SearchStrategy[Slowing | None] = st.sampled_from([None, "clamp", "saver"])
 
 
 def replay(policy: HeatPolicy, readings: Sequence[Conditions]) -> float:
@@ -211,9 +241,11 @@ def replay(policy: HeatPolicy, readings: Sequence[Conditions]) -> float:
 
 
 @settings(max_examples=150)
-@given(st.sampled_from(POLICIES), st.integers(0, 64), st.integers(1, 16), st.lists(READINGS, max_size=40))
-def test_limits_stay_in_bounds(kind: Policy, n_draft: int, n_team: int, readings: list[Conditions]) -> None:
-    policy = HeatPolicy(kind, n_draft, n_team)
+@given(st.sampled_from(POLICIES), SLOWING, st.integers(0, 64), st.integers(1, 16), st.lists(READINGS, max_size=40))
+def test_limits_stay_in_bounds(
+    kind: Policy, slowing: Slowing | None, n_draft: int, n_team: int, readings: list[Conditions]
+) -> None:
+    policy = HeatPolicy(kind, n_draft, n_team, slowing=slowing)
     now_s = 0.0
     for reading in readings:
         now_s += reading.at_s
@@ -221,8 +253,9 @@ def test_limits_stay_in_bounds(kind: Policy, n_draft: int, n_team: int, readings
         assert limits.max_draft is None or 0 <= limits.max_draft < n_draft
         assert limits.max_team is None or 1 <= limits.max_team < n_team
         assert 0.0 <= limits.pace <= 2.0
-        n_limits = (limits.max_draft is not None) + (limits.max_team is not None) + (limits.pace > 0.0)
-        assert len(limits.reasons) == n_limits
+        assert limits.max_clock in (None, 0.5)
+        n_limits = sum(limit is not None for limit in (limits.max_draft, limits.max_team, limits.max_clock))
+        assert len(limits.reasons) == n_limits + (limits.pace > 0.0)
         assert all("nan" not in reason for reason in limits.reasons)
 
 
@@ -242,15 +275,21 @@ HOTTER: dict[str, Callable[[Conditions, float, float], tuple[Conditions, Conditi
 @settings(max_examples=150)
 @given(
     st.sampled_from(POLICIES),
+    SLOWING,
     st.lists(READINGS, max_size=25),
     READINGS,
     st.sampled_from(sorted(HOTTER)),
     st.lists(st.floats(0.0, 1.3), min_size=2, max_size=2).map(sorted),
 )
 def test_hotter_is_never_looser(
-    kind: Policy, readings: list[Conditions], last: Conditions, signal: str, heats: list[float]
+    kind: Policy,
+    slowing: Slowing | None,
+    readings: list[Conditions],
+    last: Conditions,
+    signal: str,
+    heats: list[float],
 ) -> None:
-    policy = HeatPolicy(kind, N_DRAFT, N_TEAM)
+    policy = HeatPolicy(kind, N_DRAFT, N_TEAM, slowing=slowing)
     now_s = replay(policy, readings) + last.at_s
     cooler, hotter = HOTTER[signal](replace(last, at_s=now_s), *heats)
     loose, tight = copy.deepcopy(policy).update(cooler), policy.update(hotter)

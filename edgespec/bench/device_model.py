@@ -2,7 +2,9 @@
 
 Heat flows from the die to a body (board, or case and skin) and on to the air. Cores draw what was measured at their
 clock, less while they wait for memory; leakage grows with temperature. A pass takes as long as its weights need from
-memory or its rows need in the cores, whichever is longer. Throughput is the expected value over a given acceptance, so
+memory (hardly longer at a lower clock) or its rows need in the cores, whichever is longer. The clock is the highest
+that heat, a person and the policy allow: passes and barriers keep cores busy, and every frequency governor then asks
+for all it may. Throughput is the expected value over a given acceptance, so
 a run is deterministic. All figures come from profiles.toml, each with its basis.
 """
 
@@ -94,10 +96,16 @@ class Profile:
     leak_w_60c: float
     leak_doubling_k: float
     memory_gb_s: tuple[float, ...]
+    memory_by_clock: float
+    """Part of the time of a memory access that goes with the clock of the cores; 0..1."""
     memory_j_gb: float
     weights_gb: float
     macs: float
     """Multiply-accumulates of one row."""
+    slowing: Literal["clamp", "saver", "none"]
+    """How the system lowers the clock when a program asks."""
+    saver_clock: float
+    """Clock under the system's power saver, over the highest; 1: it has none."""
     basis: Mapping[str, tuple[str, str]]
     """Where each figure is from: its name to (measured, published or assumed; source)."""
 
@@ -134,7 +142,7 @@ class Sample:
     temp_c: float
     headroom: float
     share: float
-    """Clock allowed over the highest; 0..1."""
+    """Clock over the highest; 0..1."""
     draft: int
     team: int
     pace: float
@@ -150,6 +158,8 @@ class Trace:
     tokens: float
     joules: float
     """Above idle."""
+    rest_j: float
+    """What the device would have drawn in that time without decoding, screen or charging included."""
     reasons: tuple[str, ...]
     """All that the policy gave, without repeats."""
 
@@ -157,6 +167,11 @@ class Trace:
     def j_token(self) -> float:
         """Joules per token, above idle."""
         return self.joules / self.tokens
+
+    @property
+    def device_j_token(self) -> float:
+        """Joules per token of the whole device."""
+        return (self.joules + self.rest_j) / self.tokens
 
     @property
     def max_headroom(self) -> float:
@@ -172,6 +187,9 @@ class Device:
     die_c: float
     body_c: float
     share: float = 1.0
+    """Clock that heat leaves, over the highest."""
+    cap: float = 1.0
+    """Clock that a person allows, over the highest."""
     _poll_s: float = 0.0
     _last_c: float = 0.0
 
@@ -192,7 +210,8 @@ class Device:
         """A reading, as the device layer would give it."""
         throttled = self.share < 1.0
         headroom = 1.0 + (self.temp_c - self.profile.severe_c) / HEADROOM_K
-        return Conditions(at_s, headroom, self.temp_c, "simulated", throttled, freq_cap=self.share, on_mains=True)
+        clock = min(self.share, self.cap)
+        return Conditions(at_s, headroom, self.temp_c, "simulated", throttled, freq_cap=clock, on_mains=True)
 
     def leak_w(self) -> float:
         """Leakage of the die at its temperature."""
@@ -233,7 +252,7 @@ def pass_cost(profile: Profile, width: int, n_team: int, share: float) -> tuple[
     """Seconds and joules of a pass of `width` rows on `n_team` cores, leakage aside."""
     macs_s, core_w = _team(profile, n_team, share)
     compute_s = width * profile.macs / macs_s
-    seconds = max(compute_s, _memory_s(profile, n_team))
+    seconds = max(compute_s, _memory_s(profile, n_team, share))
     busy = compute_s / seconds
     watts = profile.uncore_w + core_w * (busy + profile.stall * (1.0 - busy))
     return seconds, watts * seconds + profile.memory_j_gb * profile.weights_gb
@@ -246,7 +265,7 @@ def expected_tokens(acceptance: float, n_draft: int) -> float:
 
 def best_draft(profile: Profile, decode: Decode, n_max: int, n_team: int, share: float) -> int:
     """The length that promises the most tokens per second at these costs, 0 unless one beats plain decoding."""
-    row_s, memory_s = profile.macs / _team(profile, n_team, share)[0], _memory_s(profile, n_team)
+    row_s, memory_s = profile.macs / _team(profile, n_team, share)[0], _memory_s(profile, n_team, share)
     best, best_rate = 0, _MARGIN / max(row_s, memory_s)
     expected = reach = 1.0
     for n in range(1, n_max + 1):
@@ -269,7 +288,8 @@ def run(profile: Profile, decode: Decode, policy: Policy | None, minutes: float,
         device: its state, to go on from; None: at the temperature of the air.
     """
     device = Device.at_rest(profile, idle=False) if device is None else device
-    heat = None if policy is None else HeatPolicy(policy, decode.n_draft_max, profile.n_team)
+    slowing = None if profile.slowing == "none" else profile.slowing
+    heat = None if policy is None else HeatPolicy(policy, decode.n_draft_max, profile.n_team, slowing=slowing)
     limits, tokens, joules = NO_LIMITS, 0.0, 0.0
     samples: list[Sample] = []
     reasons: dict[str, None] = {}
@@ -277,38 +297,44 @@ def run(profile: Profile, decode: Decode, policy: Policy | None, minutes: float,
         if heat is not None:
             limits = heat.update(device.conditions(float(second)))
             reasons.update(dict.fromkeys(limits.reasons))
-        made, drawn_j, draft, team = _second(device, decode, limits, decode.rests(second))
-        tokens += made
-        joules += drawn_j
-        now = device.conditions(second + 1.0)
-        samples.append(
-            Sample(now.at_s, made, device.temp_c, now.headroom or 0.0, device.share, draft, team, limits.pace, drawn_j)
-        )
-    return Trace(tuple(samples), tokens, joules, tuple(reasons))
+        sample = _second(device, decode, limits, second)
+        tokens += sample.tok_s
+        joules += sample.watts
+        samples.append(sample)
+    rest_j = len(samples) * (profile.idle_w + profile.body_w)
+    return Trace(tuple(samples), tokens, joules, rest_j, tuple(reasons))
 
 
-def _second(device: Device, decode: Decode, limits: HeatLimits, rests: bool) -> tuple[float, float, int, int]:
-    """One second: tokens, joules above idle, draft length, team."""
+def _second(device: Device, decode: Decode, limits: HeatLimits, second: int) -> Sample:
     profile = device.profile
     team = profile.n_team if limits.max_team is None else limits.max_team
     cap = decode.n_draft_max if limits.max_draft is None else limits.max_draft
+    top = device.cap
+    if limits.max_clock is not None:
+        top = min(top, profile.saver_clock if profile.slowing == "saver" else limits.max_clock)
     draft = decode.fixed_draft
     if draft is None:
-        draft = best_draft(profile, decode, cap, team, device.share)
+        draft = best_draft(profile, decode, cap, team, min(device.share, top))
+    rests = decode.rests(second)
     busy = 0.0 if rests else 1.0 / (1.0 + limits.pace)
     tokens = joules = 0.0
     for _ in range(round(1.0 / _DT_S)):
-        seconds, pass_j = pass_cost(profile, 1 + draft, team, device.share)
-        watts = busy * (pass_j / seconds + device.leak_w())
+        share = min(device.share, top)
+        seconds, pass_j = pass_cost(profile, 1 + draft, team, share)
+        # Between two passes the cores stay powered: only a real rest ends their leakage.
+        watts = busy * pass_j / seconds + (0.0 if rests else device.leak_w())
         tokens += busy * _DT_S / seconds * expected_tokens(decode.acceptance, draft)
         joules += watts * _DT_S
         device.step(_DT_S, watts)
-    return tokens, joules, draft, team
+    now = device.conditions(second + 1.0)
+    share = min(device.share, top)
+    return Sample(now.at_s, tokens, device.temp_c, now.headroom or 0.0, share, draft, team, limits.pace, joules)
 
 
-def _memory_s(profile: Profile, n_team: int) -> float:
+def _memory_s(profile: Profile, n_team: int, share: float) -> float:
     """Seconds that a team needs to read the weights."""
-    return profile.weights_gb / profile.memory_gb_s[min(n_team, len(profile.memory_gb_s)) - 1]
+    at_full_s = profile.weights_gb / profile.memory_gb_s[min(n_team, len(profile.memory_gb_s)) - 1]
+    return at_full_s * (1.0 + profile.memory_by_clock * (1.0 / share - 1.0))
 
 
 def _team(profile: Profile, n_team: int, share: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ Pure: readings and times are handed in, so that a simulated device can drive it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from edgespec.core.contention import Contention
@@ -17,14 +18,34 @@ _LOOK_EVERY = 6
 """Of undisturbed single passes, every sixth is looked at: Python's caches are cold after a pass."""
 _QUICK = 1.4
 """A single pass of up to this many times the usual one is undisturbed at first sight."""
+_PATIENCE = 5.0
 _MAX_CHANGES = 256
 
 
 class Governor:
     """Composes the heat policy and the answer to competition. One a loaded model."""
 
-    def __init__(self, team: Team, heat: HeatPolicy, *, n_usable: int, n_draft_max: int, fixed: bool = False) -> None:
-        """`team` is the full one, `n_usable` the cores this process may use; `fixed` leaves its size alone."""
+    def __init__(
+        self,
+        team: Team,
+        heat: HeatPolicy,
+        *,
+        n_usable: int,
+        n_draft_max: int,
+        fixed: bool = False,
+        thrifty: Sequence[int] = (),
+    ) -> None:
+        """Start with the full team.
+
+        Args:
+            team: the full one.
+            heat: sets the limits.
+            n_usable: cores this process may use.
+            n_draft_max: longest draft without heat.
+            fixed: leaves the size of the team alone.
+            thrifty: the team's cores, those that draw least first: a team that heat makes smaller keeps to the first
+                of them, since a scheduler would pick the fastest. None: it may run on all of them.
+        """
         self._cost: CostModel | None = None
         self.heat = heat
         self.changes: deque[TeamChange] = deque(maxlen=_MAX_CHANGES)
@@ -32,6 +53,8 @@ class Governor:
         self._n_usable = n_usable
         self._n_draft_max = n_draft_max
         self._fixed = fixed
+        self._thrifty = tuple(thrifty)
+        self._cpus = team.cpus
         self._contention = Contention(team.one, team.wide)
         self._team = team
         self._n_quick = 0
@@ -63,6 +86,8 @@ class Governor:
     @property
     def max_draft(self) -> int:
         """Longest draft that heat allows."""
+        if self._contention.probing:
+            return 0  # passes that may be broken off are short ones
         cap = self.heat.limits.max_draft
         return self._n_draft_max if cap is None else min(cap, self._n_draft_max)
 
@@ -70,6 +95,25 @@ class Governor:
     def pace(self) -> float:
         """Idle time to add, as a share of busy time."""
         return self.heat.limits.pace
+
+    @property
+    def max_clock(self) -> float | None:
+        """Clock to ask the system for at most, over the highest, 0..1; None: no cap."""
+        return self.heat.limits.max_clock
+
+    def patience_s(self, n_ctx: int) -> float | None:
+        """While a larger team is on trial: seconds after which its pass is better broken off; else None.
+
+        A team that meets another program can take a hundred times as long as a single thread would.
+        """
+        if not self._contention.probing or self._cost is None:
+            return None
+        return _PATIENCE * self._cost.seconds(1, n_ctx)
+
+    def stalled(self, now_s: float) -> None:
+        """A pass was broken off as `patience_s` said."""
+        self._contention.stalled(now_s)
+        self._settle(now_s, self._contention.reason)
 
     def observe(self, width: int, n_ctx: int, seconds: float, now_s: float) -> None:
         """Learn from a decode pass of `width` rows on `n_ctx` cached tokens that ended at `now_s`."""
@@ -95,15 +139,19 @@ class Governor:
         limits = self.heat.update(conditions)
         if conditions.busy_others is not None:
             self._contention.suggest(self._n_usable - conditions.busy_others, conditions.at_s)
+        one, wide = self._full.one, self._full.wide
         if limits.max_team is not None and not self._fixed:
-            self._contention.limit(min(self._full.one, limits.max_team), min(self._full.wide, limits.max_team))
-        else:
-            self._contention.limit(self._full.one, self._full.wide)
+            one, wide = min(one, limits.max_team), min(wide, limits.max_team)
+        self._contention.limit(one, wide)
+        n = max(one, wide)
+        fewer = n < max(self._full.one, self._full.wide) and n <= len(self._thrifty)
+        self._cpus = tuple(sorted(self._thrifty[:n])) if fewer else self._full.cpus
         self._settle(conditions.at_s, "; ".join(limits.reasons) or "cooler again")
 
-    def move(self, team: Team, n_usable: int, now_s: float, reason: str) -> None:
+    def move(self, team: Team, n_usable: int, now_s: float, reason: str, thrifty: Sequence[int] = ()) -> None:
         """The target got other cores: begin anew with `team` as the full one."""
         self._full, self._n_usable = team, n_usable
+        self._thrifty, self._cpus = tuple(thrifty), team.cpus
         self._contention = Contention(team.one, team.wide, calibrated=(0, 0))
         self._team = replace(team, one=0)  # whatever the size, it counts as a change
         if self._cost is not None:
@@ -112,9 +160,12 @@ class Governor:
 
     def _settle(self, now_s: float, reason: str) -> None:
         one, wide = self._contention.sizes()
-        if (one, wide) == (self._team.one, self._team.wide):
+        fewer = self._cpus != self._full.cpus
+        cpus_wide = () if fewer else self._full.cpus_wide
+        team = replace(self._full, one=one, wide=wide, cpus=self._cpus, cpus_wide=cpus_wide)
+        if team == self._team:
             return
-        self._team = replace(self._full, one=one, wide=wide)
+        self._team = team
         self.changes.append(TeamChange(now_s, one, wide, reason))
         self._quick_s = 0.0
         if self._cost is not None:

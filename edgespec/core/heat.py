@@ -15,6 +15,9 @@ from typing import Literal
 from edgespec.interfaces import Conditions
 
 Policy = Literal["fast", "balanced", "cool"]
+Slowing = Literal["clamp", "saver"]
+"""How a system lowers the clock when a program asks, without privileges: for its own threads and as far as asked
+(utilisation clamps), or for all programs and as far as it likes (a power profile)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class HeatLimits:
     """Idle time to add, as a share of busy time; 0..2."""
     reasons: tuple[str, ...] = ()
     """One line for each limit, in words for the report."""
+    max_clock: float | None = None
+    """Clock to ask for at most, over the highest, 0..1; None: no cap."""
 
 
 NO_LIMITS = HeatLimits()
@@ -53,13 +58,16 @@ class _Curve:
 _CURVES: dict[Policy, _Curve] = {
     "fast": _Curve(0.97, 1.1, 1.2, 1.0, 0.97),
     "balanced": _Curve(0.8, 0.95, 1.0, 0.93, 0.9),
-    "cool": _Curve(0.6, 0.8, 0.95, 0.9, 0.85),
+    "cool": _Curve(0.8, 0.95, 1.0, 0.9, 0.85),
 }
 _COOLER: dict[Policy, Policy] = {"fast": "balanced", "balanced": "cool", "cool": "cool"}
 _BAND = 0.02
 """A cap grows only when it would also hold at a headroom this much higher: a reading that flickers moves nothing."""
 _COOL_DRAFT = 4
 """`cool` drafts at most this part of the usual: beyond it most joules go into guesses that are wrong."""
+_COOL_CLOCK = 0.5
+"""`cool` asks for this clock. Source: kdrag0n/freqbench: there, phone cores do twice the work of a joule. A single row
+waits for memory anyway; further down, what is always on (memory, leakage) takes more than the cores save."""
 _EVERY_S, _SOON_S, _SOON = 20.0, 4.0, 0.03
 """Seconds between two steps down, which must see what the first one did: skin takes that long to show it. Sooner where
 the heat is this far above where steps begin."""
@@ -85,7 +93,15 @@ at most: short drafts at nine tenths, fewer threads at three quarters."""
 class HeatPolicy:
     """Turns readings into limits. One instance serves one target; call it from one thread."""
 
-    def __init__(self, policy: Policy, n_draft_max: int, n_team: int, n_team_cool: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        n_draft_max: int,
+        n_team: int,
+        n_team_cool: int | None = None,
+        *,
+        slowing: Slowing | None = None,
+    ) -> None:
         """Start with no heat known.
 
         Args:
@@ -94,8 +110,11 @@ class HeatPolicy:
             n_team: threads of a pass without heat, 1 or more.
             n_team_cool: threads with which a single-row pass is about as fast as with all, where measured: such a
                 pass waits for memory, and more cores only wait as well. None: half of the team, at least two.
+            slowing: how the system lowers the clock when asked; None: it does not.
         """
         self.policy = policy
+        self.slowing = slowing
+        """May change at any time: a system may refuse later what it granted first."""
         self._n_draft = n_draft_max
         self._n_team = n_team
         self._n_cool = min(n_team, max(1, n_team_cool) if n_team_cool is not None else max(2, (n_team + 1) // 2))
@@ -124,7 +143,7 @@ class HeatPolicy:
             return self._limits
         self._at_s = conditions.at_s
         policy = self._effective(conditions)
-        curve, clocked_down = _CURVES[policy], _clocked_down(conditions)
+        curve, slow = _CURVES[policy], self._runs_slow(conditions, policy)
         heat, why = self._heat(conditions, policy)
         silent_s = conditions.at_s - self._known_s
         if heat is not None:
@@ -132,12 +151,12 @@ class HeatPolicy:
                 self._release()
             self._known_s = conditions.at_s
             self._shorten(heat, curve)
-            self._step(heat, curve, clocked_down)
+            self._step(heat, curve, slow)
             self._last_heat = heat
         elif silent_s > _FORGET_S:
             self._release()
             self._cap, self._best_clock = self._n_draft, 0.0
-        self._limits = self._compose(policy, why, clocked_down)
+        self._limits = self._compose(policy, why, slow)
         return self._limits
 
     def _release(self) -> None:
@@ -160,7 +179,8 @@ class HeatPolicy:
             # joule than fewer cores at the full clock.
             return conditions.headroom, f"headroom {conditions.headroom:.2f}"
         heat, why = None, "heat sensor silent for a moment"
-        if conditions.freq_cap is not None and math.isfinite(conditions.freq_cap):
+        asked = self.slowing == "saver" and policy == "cool"  # such a profile may show as a lowered cap
+        if conditions.freq_cap is not None and math.isfinite(conditions.freq_cap) and not asked:
             # A cap that was always there is a setting, not heat: only a fall counts.
             self._best_clock = max(self._best_clock, conditions.freq_cap)
             share = conditions.freq_cap / self._best_clock if self._best_clock > 0.0 else 1.0
@@ -183,7 +203,14 @@ class HeatPolicy:
         share = (curve.short - heat) / (curve.short - curve.start)
         return min(self._n_draft, max(1, math.ceil(self._n_draft * share)))
 
-    def _step(self, heat: float, curve: _Curve, clocked_down: bool) -> None:
+    def _runs_slow(self, conditions: Conditions, policy: Policy) -> bool:
+        """Whether the clock is lowered, by us or on top of a known headroom; alone it is the sign of heat itself."""
+        if self.slowing is not None and policy == "cool":
+            return True
+        known = conditions.headroom is not None and math.isfinite(conditions.headroom)
+        return known and conditions.freq_cap is not None and conditions.freq_cap < _CLOCKED_DOWN
+
+    def _step(self, heat: float, curve: _Curve, slow: bool) -> None:
         """Move the team or the pace at most one step."""
         now_s = self._at_s
         if heat >= curve.step_down:
@@ -195,7 +222,7 @@ class HeatPolicy:
             elif heat >= self._last_heat and now_s - self._down_s >= every_s:
                 if now_s - self._up_s < 4.0 * self._hold_s:
                     self._hold_s = min(_HOLD_MAX_S, 2.0 * self._hold_s)  # the last step up came too early
-                self._less(clocked_down)
+                self._less(slow)
                 self._down_s, self._up_s = now_s, -math.inf
             return
         self._warned = False
@@ -212,31 +239,35 @@ class HeatPolicy:
         elif not (self._n_less or self._n_pace) and now_s - self._cool_since_s >= 4.0 * self._hold_s:
             self._hold_s = _HOLD_S  # cool for long: what was learned about this spell is over
 
-    def _less(self, clocked_down: bool) -> None:
+    def _less(self, slow: bool) -> None:
         """One thread less, down to the team that `cool` would use; then more idle time.
 
-        Where the system has lowered the clock already, all cores at low voltage make the most tokens of a joule, and
-        idle time comes first.
+        Where the clock is lowered already, all cores at their lower voltage make the most tokens of a joule, and idle
+        time comes first.
         """
         may_shrink = self._n_less < self._n_team - self._n_cool
-        if self._n_pace < _PACE_STEPS and (clocked_down or not may_shrink):
+        if self._n_pace < _PACE_STEPS and (slow or not may_shrink):
             self._n_pace += 1
         elif may_shrink:
             self._n_less += 1
 
-    def _compose(self, policy: Policy, why: str, clocked_down: bool) -> HeatLimits:
+    def _compose(self, policy: Policy, why: str, slow: bool) -> HeatLimits:
         n_team, pace = self._n_team - self._n_less, self._n_pace * _PACE_STEP
         n_draft, draft_why, team_why = self._cap, why, why
+        saving, clock = "battery low" if self._low else "policy cool", None
         if policy == "cool":
-            saving = "battery low" if self._low else "policy cool"
             most = max(min(1, self._n_draft), self._n_draft // _COOL_DRAFT)
             if most < n_draft:
                 n_draft, draft_why = most, saving
-            if self._n_cool < n_team and not clocked_down:
+            if self._n_cool < n_team and not slow:
                 n_team, team_why = self._n_cool, saving
+            if self.slowing is not None:
+                clock = _COOL_CLOCK
         reasons: list[str] = []
         if n_draft < self._n_draft:
             reasons.append(f"{draft_why}: " + (f"drafts up to {n_draft}" if n_draft else "no drafts"))
+        if clock is not None:
+            reasons.append(f"{saving}: clock up to {100 * clock:.0f} %")
         if n_team < self._n_team:
             reasons.append(f"{team_why}: {n_team} of {self._n_team} threads")
         if pace:
@@ -246,10 +277,5 @@ class HeatPolicy:
             max_team=n_team if n_team < self._n_team else None,
             pace=pace,
             reasons=tuple(reasons),
+            max_clock=clock,
         )
-
-
-def _clocked_down(conditions: Conditions) -> bool:
-    """Whether the clock is known to be lowered, on top of a known headroom; alone it is the sign of heat itself."""
-    known = conditions.headroom is not None and math.isfinite(conditions.headroom)
-    return known and conditions.freq_cap is not None and conditions.freq_cap < _CLOCKED_DOWN

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from edgespec.calibrate import WIDTHS, calibrate, choose_threads
 from edgespec.config import EngineConfig
@@ -118,10 +119,25 @@ class Machine:
             self.governor.update(self.monitor.latest())
         if self.governor.team is not self._applied:
             self._apply()
-        chunks = play_round(active, self._target, time.perf_counter, self.governor)
+        chunks = self._play(active)
         if self.governor.pace:
             time.sleep(min(_MAX_PAUSE_S, self.governor.pace * (time.perf_counter() - now_s)))
         return chunks
+
+    def _play(self, active: Sequence[Generation]) -> list[Chunk]:
+        patience_s = self.governor.patience_s(sum(generation.session.n_kv for generation in active))
+        may_break_off = self._target.capabilities.rewind and not any(generation.prefilling for generation in active)
+        if patience_s is None or not may_break_off:
+            return play_round(active, self._target, time.perf_counter, self.governor)
+        with _Watch(self._target, patience_s) as watch:
+            try:
+                return play_round(active, self._target, time.perf_counter, self.governor)
+            except EvalCancelled:
+                if not watch.end():
+                    raise
+        self.governor.stalled(time.perf_counter())
+        self._apply()
+        return play_round(active, self._target, time.perf_counter, self.governor)
 
     def _calibrate(self, widths: Sequence[int]) -> CostModel:
         self._settle(time.perf_counter())
@@ -186,6 +202,39 @@ class Machine:
     def _note(self, reason: str | None) -> None:
         if reason is not None and reason not in self.notes:
             self.notes.append(reason)
+
+
+class _Watch:
+    """Breaks a pass off when it takes too long, and leaves no raised flag behind."""
+
+    def __init__(self, target: LlamaTarget, after_s: float) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._ended = self._fired = False
+        self._timer = threading.Timer(after_s, self._fire)
+        self._timer.daemon = True
+
+    def _fire(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._fired = True
+                self._target.abort()
+
+    def end(self) -> bool:
+        """Stop watching; whether the pass was broken off."""
+        with self._lock:
+            ended, self._ended = self._ended, True
+        self._timer.cancel()
+        if self._fired and not ended:
+            self._target.resume()
+        return self._fired
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class DrafterPin:

@@ -2,7 +2,7 @@
 
 Each trial decodes for 30 s with every fixed team and with the governor, in rotated order, on one loaded model each.
 From second 10 to 20 one other process runs `while True`. Prints tokens a second of the idle, the loaded and the
-recovered part, and one JSON line at the end.
+recovered part, and one JSON line at the end. A run in which yet another program took time is told and taken again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from edgespec.config import EngineConfig
+from edgespec.device.load import LoadReader
+from edgespec.device.sysfs import Sysfs
 from edgespec.engine import Engine
 from edgespec.interfaces import Limits, Sampling
 
@@ -24,6 +26,7 @@ PROMPT = "Write a long story about a lighthouse keeper who finds a map.\n\n"
 N_TOKENS = 192
 """Tokens of an answer; the same one is written again and again."""
 GOVERNED = "governed"
+_MAX_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class Trial:
     n_changes: int
     shrunk_idle_share: float
     """Share of the first idle part that ran with fewer threads than the full team."""
+    others: tuple[float | None, ...]
+    """Cores' worth of time that other processes took in the three parts, the load included."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else than the load took more than a tenth of a core."""
+        allowed = (0.1, 1.1, 0.1)
+        return any(taken is not None and taken > most for taken, most in zip(self.others, allowed, strict=True))
 
 
 def run(engine: Engine, arm: str, number: int, times: Times) -> Trial:
@@ -59,11 +70,16 @@ def run(engine: Engine, arm: str, number: int, times: Times) -> Trial:
     at: list[tuple[float, int, int]] = []
     load: subprocess.Popen[bytes] | None = None
     n_changes, now_s = len(engine.machine.governor.changes), 0.0
+    reader = LoadReader(Sysfs())
+    marks = [times.settle, times.busy, times.busy + times.settle, times.idle_again, times.idle_again + times.recover]
+    taken: list[float | None] = []
     try:
         while now_s < times.end:
             for chunk in engine.stream(prompt, Sampling(), Limits(N_TOKENS, ignore_eog=True)):
                 now_s = time.perf_counter() - began_s
                 at.append((now_s, len(chunk.tokens), engine.target.n_threads))
+                if len(taken) < len(marks) and now_s >= marks[len(taken)]:
+                    taken.append(reader.read(time.perf_counter()).busy_others)
                 if load is None and times.busy <= now_s < times.idle_again:
                     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
                 if load is not None and now_s >= times.idle_again:
@@ -72,6 +88,8 @@ def run(engine: Engine, arm: str, number: int, times: Times) -> Trial:
         if load is not None:
             load.kill()
             load.wait()
+
+    taken.append(reader.read(time.perf_counter()).busy_others)
 
     def rate(begin_s: float, end_s: float) -> float:
         return sum(n for now, n, _ in at if begin_s <= now < end_s) / (end_s - begin_s)
@@ -85,6 +103,7 @@ def run(engine: Engine, arm: str, number: int, times: Times) -> Trial:
         rate(times.idle_again + times.recover, times.end),
         len(engine.machine.governor.changes) - n_changes,
         sum(n < max(first) for n in first) / len(first),
+        (taken[1], taken[3], taken[5]),
     )
 
 
@@ -104,6 +123,7 @@ def summary(trials: Sequence[Trial], arms: Sequence[str]) -> dict[str, float]:
         "recovered_to_idle_median": statistics.median(back),
         "recovered_to_idle_worst": min(back),
         "idle_to_best_fixed": statistics.median(of(GOVERNED, "idle")) / best_idle,
+        "disturbed": float(sum(trial.disturbed for trial in trials)),
         "idle_share_shrunk": statistics.median(of(GOVERNED, "shrunk_idle_share")),
     }
 
@@ -128,7 +148,11 @@ def main() -> None:
     for number in range(args.trials):
         shift = number % len(arms)
         for arm in arms[shift:] + arms[:shift]:
-            trial = run(engines[arm], arm, number, times)
+            for _ in range(_MAX_RUNS):
+                trial = run(engines[arm], arm, number, times)
+                if not trial.disturbed:
+                    break
+                print(f"       {arm} again: other programs took {trial.others} cores", flush=True)
             trials.append(trial)
             print(
                 f"{number:>5}  {arm:<10}{trial.idle:>8.1f}{trial.busy:>8.1f}{trial.recovered:>8.1f}  {trial.n_changes}",

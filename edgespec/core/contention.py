@@ -112,6 +112,17 @@ class Contention:
         self._learn(wide, threads, relative)
         return True
 
+    @property
+    def probing(self) -> bool:
+        """Whether a larger team is on trial."""
+        return self._phase == "probe"
+
+    def stalled(self, now_s: float) -> None:
+        """The trial of a larger team was broken off in the middle of a pass."""
+        if self._phase == "probe":
+            self._strikes = _STRIKES
+            self._end_probe(now_s)
+
     def suggest(self, n_free: float | None, now_s: float) -> None:
         """What a look at the machine says of the cores that others leave free (None: unknown).
 
@@ -198,15 +209,18 @@ class Contention:
         if slow and relative > _BETTER * smaller:
             self._strikes += 1.0
             if self._strikes >= _STRIKES or relative > _STALL * usual:
-                self.level += 1
-                self.reason = "they are not"
-                # One stall proves little, but waiting for more of them is dear: ask again soon.
-                soon = self._strikes < _STRIKES
-                self._phase, self._strikes = "calm", 0.0
-                self._wait_s = self._wait_s if soon else min(_MAX_WAIT_S, 2.0 * self._wait_s)
-                self._next_probe_s = now_s + (min(_SOON_S, self._wait_s) if soon else self._wait_s)
+                self._end_probe(now_s)
             return
         self._n_probed += 1
         if self._n_probed >= _N_PROBE:
             self._phase, self._strikes = "calm", 0.0
             self._calm_since_s = self._next_probe_s = now_s
+
+    def _end_probe(self, now_s: float) -> None:
+        self.level += 1
+        self.reason = "they are not"
+        # One stall proves little, but waiting for more of them is dear: ask again soon.
+        soon = self._strikes < _STRIKES
+        self._phase, self._strikes = "calm", 0.0
+        self._wait_s = self._wait_s if soon else min(_MAX_WAIT_S, 2.0 * self._wait_s)
+        self._next_probe_s = now_s + (min(_SOON_S, self._wait_s) if soon else self._wait_s)

@@ -55,12 +55,26 @@ def test_a_refusal_is_told_and_final(tmp_path: Path) -> None:
     assert (refused.slowing, refused.reason) == (None, "no clamps in this kernel")
     kernel = Kernel()
     clock = Clock(sysfs, (4, 5), path=NO_TOOLS, set_clamp=kernel)
+    clock.ask(0.5, (11,))
     kernel.refusal = "not any more"
-    assert clock.ask(0.5) == "not any more"
+    assert clock.ask(0.5, (11, 12)) == "not any more"
     assert clock.slowing is None
     n = len(kernel.calls)
-    clock.ask(0.5)
+    assert clock.ask(0.5, (11, 12)) == "not any more"
     assert len(kernel.calls) == n
+    clock.close()
+    assert kernel.calls[n:] == [(11, 1024)]  # what was granted is given back
+
+
+def test_new_threads_that_inherit_a_clamp_are_freed_and_ids_are_used_again(tmp_path: Path) -> None:
+    kernel = Kernel()
+    clock = Clock(machine(tmp_path, "schedutil"), (4, 5), path=NO_TOOLS, set_clamp=kernel)
+    clock.ask(0.5, (11, 12))
+    kernel.calls.clear()
+    clock.ask(None, (11, 13))
+    assert kernel.calls == [(11, 1024), (13, 1024)]
+    clock.ask(0.5, (11, 12))  # another thread 12
+    assert kernel.calls[2:] == [(11, 410), (12, 410)]
 
 
 @pytest.mark.parametrize(

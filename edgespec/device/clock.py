@@ -68,8 +68,9 @@ class Clock:
     def ask(self, share: float | None, threads: Iterable[int] = (0,)) -> str | None:
         """Ask for at most `share` of the highest clock (0..1; None: no cap any more); why that was refused.
 
-        `threads` are the ids of those that compute; a power profile has no use for them. After a refusal `slowing` is
-        None. A wish that stands costs nothing to repeat.
+        `threads` are the ids of all that compute now; a power profile has no use for them. After a refusal `slowing`
+        is None. A wish that stands costs nothing to repeat: do it about once a second, for threads that are new and
+        to see whether the profile is still held.
         """
         if self.slowing == "clamp":
             self.reason = self._clamp(_FULL if share is None else round(_FULL * share / _MARGIN), threads)
@@ -84,8 +85,10 @@ class Clock:
 
     def close(self) -> None:
         """Take the wish back. May be called twice."""
-        if self.slowing == "clamp":
-            self._clamp(_FULL, tuple(self._clamped))
+        for thread, clamp in self._clamped.items():
+            if clamp != _FULL:
+                self._set_clamp(thread, _FULL)
+        self._clamped = {}
         self._release()
 
     def _find(self, sysfs: Sysfs, cpus: tuple[int, ...]) -> None:
@@ -106,12 +109,15 @@ class Clock:
             self.reason = f"the frequency governor ({named}) takes no wishes of programs"
 
     def _clamp(self, clamp: int, threads: Iterable[int]) -> str | None:
+        # Threads that are new may have inherited a clamp; those that are gone are forgotten: their ids are used again.
+        before, self._clamped = self._clamped, {}
         for thread in threads:
-            if self._clamped.get(thread, _FULL) != clamp:
+            if before.get(thread) != clamp:
                 refused = self._set_clamp(thread, clamp)
                 if refused is not None:
+                    self._clamped = before | self._clamped
                     return refused
-                self._clamped[thread] = clamp
+            self._clamped[thread] = clamp
         return None
 
     def _hold(self) -> str | None:

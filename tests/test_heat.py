@@ -87,11 +87,11 @@ def test_cool_is_small_without_any_heat() -> None:
     assert feed(HeatPolicy("cool", N_DRAFT, 1), [0.2])[0].max_team is None
 
 
-@pytest.mark.parametrize("slowing", ["clamp", "saver"])
-def test_cool_asks_for_half_the_clock_and_keeps_all_cores(slowing: Slowing) -> None:
+@pytest.mark.parametrize(("slowing", "how"), [("clamp", "clock up to 50 %"), ("saver", "the system's power saver")])
+def test_cool_asks_for_half_the_clock_and_keeps_all_cores(slowing: Slowing, how: str) -> None:
     policy = HeatPolicy("cool", N_DRAFT, N_TEAM, slowing=slowing)
     limits = feed(policy, [0.2])[0]
-    assert limits == HeatLimits(3, None, 0.0, ("policy cool: drafts up to 3", "policy cool: clock up to 50 %"), 0.5)
+    assert limits == HeatLimits(3, None, 0.0, ("policy cool: drafts up to 3", f"policy cool: {how}"), 0.5)
     hot = feed(policy, [0.95] * 3, start_s=1.0)[-1]
     assert (hot.max_team, hot.pace, hot.max_clock) == (None, 0.25, 0.5)  # idle time before fewer threads
     policy.slowing = None  # the system changed its mind

@@ -1,9 +1,10 @@
 """How far drafts and teams must be cut to keep a device from throttling, and when they may grow again.
 
 The cheapest means first: shorter drafts (wide passes draw the most power and lose the least when cut), then a smaller
-team, then idle time between passes. The draft cap is a function of the latest reading alone; the team and the idle
-time are moved one step at a time, since the heat they save shows in the sensor only seconds later. Pure: the time is
-that of the reading.
+team, then idle time between passes. `cool` also saves energy without heat: by a lower clock where the system takes such
+a wish, else by a smaller team. The draft cap is a function of the latest reading alone; the team and the idle time are
+moved one step at a time, since the heat they save shows in the sensor only seconds later. Pure: the time is that of the
+reading.
 """
 
 from __future__ import annotations
@@ -267,7 +268,8 @@ class HeatPolicy:
         if n_draft < self._n_draft:
             reasons.append(f"{draft_why}: " + (f"drafts up to {n_draft}" if n_draft else "no drafts"))
         if clock is not None:
-            reasons.append(f"{saving}: clock up to {100 * clock:.0f} %")
+            how = f"clock up to {100 * clock:.0f} %" if self.slowing == "clamp" else "the system's power saver"
+            reasons.append(f"{saving}: {how}")
         if n_team < self._n_team:
             reasons.append(f"{team_why}: {n_team} of {self._n_team} threads")
         if pace:

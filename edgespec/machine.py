@@ -17,6 +17,7 @@ from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
 from edgespec.decode_thread import DecodeThread
 from edgespec.device import affinity
+from edgespec.device.clock import Clock
 from edgespec.device.monitor import Monitor
 from edgespec.device.placement import Placement, placement
 from edgespec.device.sysfs import Sysfs
@@ -54,9 +55,19 @@ class Machine:
         self._placed = placement(topology)
         team = full_team(config, self._placed, topology)
         fixed = config.threads is not None
-        heat = HeatPolicy(config.policy, config.max_draft, max(team.one, team.wide))
-        n_usable = len(topology.usable)
-        self.governor = Governor(team, heat, n_usable=n_usable, n_draft_max=config.max_draft, fixed=fixed)
+        self._clock = Clock(sysfs, self._placed.target)
+        # A clamp is for our own threads; a power profile is for everybody's, so only who asked for `cool` gets that.
+        ours = self._clock.slowing == "clamp" or config.policy == "cool"
+        slowing = self._clock.slowing if ours else None
+        heat = HeatPolicy(config.policy, config.max_draft, max(team.one, team.wide), slowing=slowing)
+        self.governor = Governor(
+            team,
+            heat,
+            n_usable=len(topology.usable),
+            n_draft_max=config.max_draft,
+            fixed=fixed,
+            thrifty=_thrifty(topology, team),
+        )
         self.monitor = Monitor(sysfs, performance=topology.performance)
         self.notes: list[str] = []
         self._thread = DecodeThread(target, _name_thread)
@@ -108,6 +119,7 @@ class Machine:
         """End the monitor and the thread. May be called twice."""
         self.monitor.close()
         self._thread.close()
+        self._clock.close()
 
     # --- on the decode thread ---
 
@@ -117,6 +129,8 @@ class Machine:
         if now_s - self._looked_s > _LOOK_EVERY_S:
             self._looked_s = now_s
             self.governor.update(self.monitor.latest())
+            if self.governor.heat.slowing is not None:
+                self._ask_clock()
         if self.governor.team is not self._applied:
             self._apply()
         chunks = self._play(active)
@@ -178,7 +192,13 @@ class Machine:
         team = full_team(self._config, self._placed, self.topology)
         usable = self.topology.usable
         reason = f"cores {_spelled(usable)} may be used now"
-        self.governor.move(team, len(usable), now_s, reason)
+        self.governor.move(team, len(usable), now_s, reason, _thrifty(self.topology, team))
+
+    def _ask_clock(self) -> None:
+        refused = self._clock.ask(self.governor.max_clock, affinity.masks(self._sysfs, _NAME) or (0,))
+        if refused is not None:
+            self.governor.heat.slowing = None
+            self._note(f"a lower clock cannot be asked for: {refused}")
 
     def _apply(self) -> None:
         team = self.governor.team
@@ -269,6 +289,12 @@ class DrafterPin:
 def _less(full: Team, n: int) -> Team:
     """The team with `n` threads for single rows and as many fewer for wider passes."""
     return replace(full, one=n, wide=max(1, full.wide - (full.one - n)))
+
+
+def _thrifty(topology: Topology, team: Team) -> tuple[int, ...]:
+    """The team's cores, those that draw least first, where it is pinned and they differ."""
+    capacity = {core.id: core.capacity or core.max_khz or 0 for core in topology.cores}
+    return tuple(sorted(team.cpus, key=lambda cpu: capacity.get(cpu, 0)))
 
 
 def _name_thread() -> None:

@@ -223,7 +223,7 @@ class HeatPolicy:
             elif heat >= self._last_heat and now_s - self._down_s >= every_s:
                 if now_s - self._up_s < 4.0 * self._hold_s:
                     self._hold_s = min(_HOLD_MAX_S, 2.0 * self._hold_s)  # the last step up came too early
-                self._less(slow)
+                self._less(slow and heat < 1.0)
                 self._down_s, self._up_s = now_s, -math.inf
             return
         self._warned = False
@@ -243,8 +243,8 @@ class HeatPolicy:
     def _less(self, slow: bool) -> None:
         """One thread less, down to the team that `cool` would use; then more idle time.
 
-        Where the clock is lowered already, all cores at their lower voltage make the most tokens of a joule, and idle
-        time comes first.
+        Where the clock is `slow` already, all cores at their lower voltage make the most tokens of a joule, and idle
+        time comes first; but not once throttling is severe.
         """
         may_shrink = self._n_less < self._n_team - self._n_cool
         if self._n_pace < _PACE_STEPS and (slow or not may_shrink):

@@ -36,8 +36,11 @@ _MAX_PAUSE_S = 0.25
 
 def full_team(config: EngineConfig, placed: Placement, topology: Topology) -> Team:
     """The team that heat and competition may only make smaller. Asked-for threads are taken as they are."""
-    one = config.threads or len(placed.target)
-    wide = config.threads_batch or config.threads or len(placed.target)
+    # Hardware threads of one core share what a pass needs most of: one thread a core.
+    siblings = {core.id: core.siblings[:1] or (core.id,) for core in topology.cores}
+    n_cores = len({siblings.get(cpu, (cpu,)) for cpu in placed.target})
+    one = config.threads or n_cores
+    wide = config.threads_batch or config.threads or n_cores
     # A pin is for keeping off slower cores; where all cores are alike, the system places threads better than we do.
     pinned = set(placed.target) != set(topology.usable) and max(one, wide) <= len(placed.target)
     return Team(one, wide, placed.target if pinned else ())

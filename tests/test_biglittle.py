@@ -32,6 +32,9 @@ class State(NamedTuple):
     max_team: int | None
     pace: float
     n_threads: int
+    degrees_c: int
+    n_readings: int
+    """Of the sensors, since it was that warm."""
 
 
 def boot(data: Path) -> tuple[Seen, str]:
@@ -148,10 +151,20 @@ def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
     seen = saw(guest, "heated")
     states = [State(*state) for state in seen["states"]]
     assert seen["full"] == 4
-    # The steps in their order: cool; drafts shorter; one thread less; two; past the trip point; cool again.
-    steps = list(dict.fromkeys((state.max_draft, state.max_team) for state in states))
-    assert steps == [(15, None), (1, None), (1, 3), (1, 2), (0, 2), (15, 2), (15, 3)]
-    assert states[-1][:3] == (15, None, 0.0)
+    warm, hot = [state for state in states if state.degrees_c == 72], [state for state in states if state.degrees_c == 80]
+    back = [state for state in states if state.degrees_c == 45][1:]
+    # Warm: shorter drafts, the whole team.
+    assert warm[-1].max_draft in {4, 5, 6}
+    assert {state.max_team for state in warm} == {None}
+    # Past the trip point (75): by the next reading no drafts, one thread less with each reading after it.
+    caps = {(state.max_draft, state.max_team): state.n_readings for state in reversed(hot)}
+    assert caps[0, None] <= 2
+    assert caps[0, 3] <= caps[0, None] + 1
+    assert caps[0, 2] <= caps[0, 3] + 1
     assert all(state.n_threads <= (state.max_team or 4) for state in states)
+    # Cool again: drafts at once, the team thread by thread.
+    assert [state.max_team for state in back if state.max_draft == 15][0] == 2
+    assert states[-1][:4] == (15, None, 0.0, 4)
     # What was really drafted: 8 are asked for where heat allows them.
-    assert seen["longest"] == {"15": 8, "1": 1, "0": 0}
+    assert seen["longest"]["15"] == 8
+    assert all(n <= int(cap) for cap, n in seen["longest"].items())

@@ -134,6 +134,11 @@ class HeatPolicy:
         self._limits = NO_LIMITS
 
     @property
+    def at_s(self) -> float:
+        """When the last reading was taken; -inf before the first."""
+        return self._at_s
+
+    @property
     def limits(self) -> HeatLimits:
         """What the last reading led to."""
         return self._limits

@@ -271,15 +271,25 @@ def pinned() -> dict[str, Any]:
 
 
 def heated() -> dict[str, Any]:
-    """What heat just below and far above the trip point does to drafts and team, and that it passes.
+    """What heat below and past the trip point does to drafts and team, and that it passes.
 
     `states` are the different ones that rounds met, in order: draft cap, team cap (None: no cap), idle share, threads
-    of a single pass. `longest` is the longest draft by draft cap; the drafts are always right, and of up to 8 tokens.
+    of a single pass, degrees asked for, and sensor readings since these were there. `longest` is the longest draft by
+    draft cap; the drafts are always right, and of up to 8 tokens.
     """
     chosen = engine(None)
     governor = chosen.machine.governor
     states: list[list[Any]] = []
     longest: dict[int, int] = {}
+    readings: set[float] = set()
+    degrees_c = 45
+
+    def warm(wanted_c: int) -> None:
+        nonlocal degrees_c
+        heat(wanted_c)
+        degrees_c = wanted_c
+        readings.clear()
+        readings.add(chosen.machine.monitor.latest().at_s)  # begun before the sensor said so, perhaps
 
     def until(wanted: Callable[[list[Any]], bool], limit_s: float = 20.0) -> None:
         end = time.monotonic() + limit_s
@@ -289,9 +299,10 @@ def heated() -> dict[str, Any]:
                 limits = governor.heat.limits
                 cap = governor.max_draft
                 longest[cap] = max(chunk.n_from_draft, longest.get(cap, 0))
-                state = [cap, limits.max_team, limits.pace, chosen.target.n_threads]
-                if not states or state != states[-1]:
-                    states.append(state)
+                readings.add(governor.heat.at_s)
+                state = [cap, limits.max_team, limits.pace, chosen.target.n_threads, degrees_c]
+                if not states or state != states[-1][:-1]:
+                    states.append([*state, len(readings) - 1])
             if wanted(states[-1]):
                 return
         raise TimeoutError(f"not within {limit_s} s, only {states}")
@@ -300,11 +311,11 @@ def heated() -> dict[str, Any]:
     REGISTRY["ngram"] = lambda _piece: ScriptedDrafter(right, "ngram")
     try:
         until(lambda state: state[0] == 15)
-        heat(74)
+        warm(72)
+        until(lambda state: state[0] < 15)
+        warm(80)
         until(lambda state: state[1] == 2)
-        heat(88)
-        until(lambda state: state[0] == 0)
-        heat(45)
+        warm(45)
         until(lambda state: state[0] == 15)
         until(lambda state: state[1] is None and state[2] == 0, 120.0)
     finally:

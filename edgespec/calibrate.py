@@ -16,6 +16,8 @@ _SLOPE_ONE, _SLOPE_WIDE = 0.3, 0.4
 weighs more than a large one's, so that long contexts are at first thought dearer than they are, not cheaper."""
 _CLEARLY = 0.9
 """A smaller team must take at most this share of the time to be preferred."""
+_WIDE = 8
+"""Rows of the pass by which teams for wider passes are compared."""
 _LONG_S = 0.05
 """Of passes this long, two a team are timed instead of five."""
 
@@ -70,6 +72,23 @@ def choose_threads(target: Target, clock: Callable[[], float], use: Callable[[in
         best = n_threads
     use(best)
     return best
+
+
+def gains(target: Target, clock: Callable[[], float], usual: Callable[[], object], other: Callable[[], object]) -> bool:
+    """Whether wide passes are clearly faster with the team that `other` sets than with that of `usual`, just now.
+
+    `usual` is called last. Uses sequence 0 as `calibrate` does.
+    """
+    width = min(_WIDE, target.n_rows_max, target.n_batch, target.n_ctx)
+    if target.capabilities.max_rollback is not None:
+        width = min(width, 1 + target.capabilities.max_rollback)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(3):
+        for use, found in zip((other, usual), times, strict=True):
+            use()
+            _time_pass(target, clock, width)  # the first pass with a team makes its threads
+            found.append(_time_pass(target, clock, width))
+    return median(times[0]) < _CLEARLY * median(times[1])
 
 
 def _time_pass(target: Target, clock: Callable[[], float], width: int) -> float:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from edgespec.calibrate import WIDTHS, calibrate, choose_threads
+from edgespec.calibrate import WIDTHS, calibrate, choose_threads, gains
 from edgespec.config import EngineConfig
-from edgespec.core.cost import CostModel
+from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.generation import Generation
 from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
@@ -91,7 +92,10 @@ class Machine:
 
     def begin(self, cost: CostModel) -> None:
         """Let the governor decide by what was measured earlier."""
-        self.governor.use_cost(cost, time.perf_counter())
+        full, joined = self.governor.full, self._joined()
+        if joined is not None and cost.calibrated[1] > full.wide:
+            full = joined
+        self.governor.use_cost(cost, time.perf_counter(), full)
 
     def changes_since(self, began_s: float) -> tuple[TeamChange, ...]:
         """What was done to the team since a moment, in seconds from it."""
@@ -116,13 +120,18 @@ class Machine:
 
     def drafter_pin(self) -> DrafterPin:
         """What keeps a drafter's own thread on its cores."""
-        return DrafterPin(lambda: self._placed.drafter)
+        return DrafterPin(self._drafter_cpus)
 
     def close(self) -> None:
         """End the monitor and the thread. May be called twice."""
         self.monitor.close()
         self._thread.close()
         self._clock.close()
+
+    def _drafter_cpus(self) -> tuple[int, ...]:
+        """Where a drafter would hold up nobody."""
+        taken = {*self.governor.team.cpus, *self.governor.team.cpus_wide}
+        return tuple(cpu for cpu in self._placed.drafter if cpu not in taken)
 
     # --- on the decode thread ---
 
@@ -156,25 +165,41 @@ class Machine:
         self._apply()
         return play_round(active, self._target, time.perf_counter, self.governor)
 
+    def _joined(self) -> Team | None:
+        """The full team with slower cores joining its wide passes, which arithmetic binds; None: there are none."""
+        full, usable = self.governor.full, self.topology.usable
+        if not full.cpus or self._config.threads is not None or self._config.threads_batch is not None:
+            return None
+        return replace(full, wide=full.wide + len(set(usable) - set(full.cpus)), cpus_wide=usable)
+
     def _calibrate(self, widths: Sequence[int]) -> CostModel:
         self._settle(time.perf_counter())
-        full = self.governor.full
         while True:
             try:
-                if self._config.threads is None:
-                    n = choose_threads(self._target, time.perf_counter, lambda n: self._use(_less(full, n)), full.one)
-                    team = _less(full, n)
-                else:
-                    team = full
-                self._use(team)
-                table = calibrate(self._target, time.perf_counter, widths=widths)
+                full, table = self._measure(widths)
                 break
             except EvalCancelled:
                 # Meant for an answer that another thread is waiting for; that one notices by itself.
                 self._target.resume()
-        cost = CostModel(replace(table, one=team.one, wide=team.wide))
-        self.governor.use_cost(cost, time.perf_counter())
+        cost = CostModel(table)
+        self.governor.use_cost(cost, time.perf_counter(), full)
         return cost
+
+    def _measure(self, widths: Sequence[int]) -> tuple[Team, CostTable]:
+        """The largest team worth having, and what passes cost with the one that is fastest just now."""
+        clock, full, joined = time.perf_counter, self.governor.full, self._joined()
+        if joined is not None and len(widths) > 1:
+            alone, together = functools.partial(self._use, full), functools.partial(self._use, joined)
+            full = joined if gains(self._target, clock, alone, together) else full
+        team = full
+        if self._config.threads is None:
+            team = _less(full, choose_threads(self._target, clock, functools.partial(self._use_less, full), full.one))
+        self._use(team)
+        table = calibrate(self._target, clock, widths=widths)
+        return full, replace(table, one=team.one, wide=team.wide)
+
+    def _use_less(self, full: Team, n: int) -> None:
+        self._use(_less(full, n))
 
     def _settle(self, now_s: float) -> None:
         """See to it that we are on the cores we want, as far as the system lets us."""
@@ -185,7 +210,7 @@ class Machine:
         team = self.governor.team
         if team.cpus and now_s - self._checked_s > _CHECK_EVERY_S:
             self._checked_s = now_s
-            if affinity.own_mask() != frozenset(team.cpus):
+            if affinity.own_mask() not in (frozenset(team.cpus), frozenset(team.cpus_wide)):
                 self._applied = None
 
     def _move(self, now_s: float) -> None:
@@ -210,12 +235,14 @@ class Machine:
 
     def _use(self, team: Team) -> str | None:
         """Give the next passes this team; why its cores could not be had."""
-        moved = self._applied is None or team.cpus != self._applied.cpus
+        before = self._applied
+        moved = before is None or (team.cpus, team.cpus_wide) != (before.cpus, before.cpus_wide)
         reason = self._target.use_team(team)
         if moved:
             self._applied = team
-            # OpenMP's workers keep the mask they were made with; those of a pool are new.
-            for thread in affinity.masks(self._sysfs, _NAME) or (0,):
+            # OpenMP's workers keep the mask they were made with; those of a pool are new. Of two masks ggml takes care.
+            threads = {} if team.cpus_wide else affinity.masks(self._sysfs, _NAME)
+            for thread in threads or (0,):
                 reason = affinity.pin(team.cpus, thread) or reason
             mask = affinity.own_mask()
             if reason is None and team.cpus and mask is not None and mask != frozenset(team.cpus):

@@ -14,6 +14,7 @@ import pytest
 
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
+from edgespec.core.cost import CostModel
 from edgespec.decode_thread import DecodeThread
 from edgespec.device import affinity
 from edgespec.device.sysfs import Sysfs
@@ -293,3 +294,31 @@ def test_impossible_wishes_leave_what_is_allowed(wanted: Sequence[int]) -> None:
     thread.join()
     assert (found[0] is None) == (not wanted)
     assert found[1] == affinity.allowed()
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_slower_cores_join_wide_passes_where_that_pays(
+    llama: Path, two_kinds: tuple[int, int], monkeypatch: pytest.MonkeyPatch, pays: bool
+) -> None:
+    little, big = two_kinds
+    asked: list[int] = []
+
+    def told(_target: object, _clock: object, usual: Callable[[], object], other: Callable[[], object]) -> bool:
+        asked.append(1)
+        other()
+        usual()
+        return pays
+
+    monkeypatch.setattr("edgespec.machine.gains", told)
+    monkeypatch.setattr(CostModel, "suspect", property(lambda self: False))
+    limits = Limits(60, fixed_draft=2, ignore_eog=True)
+    plain = None
+    for _ in range(2):  # the second engine has it from the first
+        with open_engine(llama) as engine:
+            assert engine.machine.governor.full == (Team(1, 2, (big,), (little, big)) if pays else Team(1, 1, (big,)))
+            result = finish(engine.stream(PROMPT, Sampling(), limits, drafter=guesser()))
+            plain = plain or finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter="none"))
+            assert result.tokens == plain.tokens
+            # A drafter must not share a core with the team: where none is left, it goes where the system puts it.
+            assert result.report.cpus_drafter == ((little, big) if pays else (little,))
+    assert len(asked) == 1

@@ -65,9 +65,12 @@ class Governor:
         """What passes cost; None while it was not measured, and then nothing is observed."""
         return self._cost
 
-    def use_cost(self, cost: CostModel, now_s: float) -> None:
-        """Decide by `cost` from now on, beginning with the team it was measured with."""
+    def use_cost(self, cost: CostModel, now_s: float, full: Team | None = None) -> None:
+        """Decide by `cost` from now on, beginning with the team it was measured with; `full` replaces the full team."""
         self._cost = cost
+        if full is not None and full != self._full:
+            self._full, self._cpus = full, full.cpus
+            self._contention.limit(full.one, full.wide)
         if cost.calibrated != (self._contention.full):
             self._contention = Contention(*self._contention.full, calibrated=cost.calibrated)
         self._settle(now_s, "fewer threads were faster when the passes were timed")

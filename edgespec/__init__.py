@@ -20,7 +20,18 @@ if TYPE_CHECKING:
         EdgespecError,
         ModelError,
     )
-    from edgespec.interfaces import Chunk, Draft, Drafter, Limits, Message, Report, Result, Sampling, Usage
+    from edgespec.interfaces import (
+        Chunk,
+        Draft,
+        Drafter,
+        Limits,
+        Message,
+        Report,
+        Result,
+        Sampling,
+        TokenLogprobs,
+        Usage,
+    )
 
 __version__ = "0.1.0.dev0"
 
@@ -42,6 +53,7 @@ _HOME_OF = {
     "Report": "edgespec.interfaces",
     "Result": "edgespec.interfaces",
     "Sampling": "edgespec.interfaces",
+    "TokenLogprobs": "edgespec.interfaces",
     "Usage": "edgespec.interfaces",
 }
 
@@ -63,6 +75,7 @@ __all__ = [
     "Report",
     "Result",
     "Sampling",
+    "TokenLogprobs",
     "Usage",
     "__version__",
 ]

@@ -47,10 +47,25 @@ class EngineConfig:
     top_p: float = 0.95
     min_p: float = 0.05
     typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    min_keep: int = 0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     repeat_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    penalty_last_n: int = 64
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
     seed: int = 0
+    logprobs: int | None = None
     system: str | None = None
     offline: bool = False
     verbose: bool = False
@@ -156,40 +171,55 @@ def _one_of(*names: str) -> Rule:
     return rule
 
 
-def _or_auto(rule: Rule) -> Rule:
-    """Also accept the word "auto": what None means."""
+def _or_none(rule: Rule, word: str = "auto") -> Rule:
+    """Also accept the word for what None means."""
 
     def either(raw: object) -> Value:
-        if raw == "auto":
+        if raw == word:
             return None
         try:
             return rule(raw)
         except ValueError as wanted:
-            raise ValueError(f"{wanted}, or auto") from None
+            raise ValueError(f"{wanted}, or {word}") from None
 
     return either
 
 
 _RULES: dict[str, Rule] = {
     "model": _text,
-    "n_ctx": _or_auto(_whole(32, 2**31 - 1)),
-    "threads": _or_auto(_whole(1, 512)),
-    "threads_batch": _or_auto(_whole(1, 512)),
+    "n_ctx": _or_none(_whole(32, 2**31 - 1)),
+    "threads": _or_none(_whole(1, 512)),
+    "threads_batch": _or_none(_whole(1, 512)),
     "kv_type": _one_of("f16", "q8_0", "bf16", "f32"),
     "mmap": _switch,
     "drafter": _text,
     "max_draft": _whole(0, 63),
     "policy": _one_of("fast", "balanced", "cool"),
-    "max_tokens": _or_auto(_whole(1, 2**31 - 1)),
+    "max_tokens": _or_none(_whole(1, 2**31 - 1)),
     "temperature": _number(0, 5),
     "top_k": _whole(0, 2**31 - 1),
     "top_p": _number(0, 1, above=True),
     "min_p": _number(0, 1),
     "typical_p": _number(0, 1, above=True),
+    "top_n_sigma": _number(0, 1000),
+    "min_keep": _whole(0, 2**31 - 1),
+    "xtc_probability": _number(0, 1),
+    "xtc_threshold": _number(0, 1),
+    "dynatemp_range": _number(0, 5),
+    "dynatemp_exponent": _number(0, 100),
+    "mirostat": _whole(0, 2),
+    "mirostat_tau": _number(0, 100),
+    "mirostat_eta": _number(0, 1),
     "repeat_penalty": _number(0, 10, above=True),
     "frequency_penalty": _number(-2, 2),
     "presence_penalty": _number(-2, 2),
+    "penalty_last_n": _whole(-1, 2**31 - 1),
+    "dry_multiplier": _number(0, 100),
+    "dry_base": _number(1, 100),
+    "dry_allowed_length": _whole(1, 2**31 - 1),
+    "dry_penalty_last_n": _whole(-1, 2**31 - 1),
     "seed": _whole(0, 2**63 - 1),
+    "logprobs": _or_none(_whole(0, 20), "off"),
     "system": _text,
     "offline": _switch,
     "verbose": _switch,

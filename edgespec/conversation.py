@@ -18,7 +18,7 @@ from edgespec.interfaces import Message, Sampling
 
 FORMAT = "edgespec-chat"
 VERSION = 1
-_OPTIONS = frozenset(f.name for f in fields(Sampling)) - {"penalty_last_n", "logit_bias", "attempt"}
+_OPTIONS = frozenset(f.name for f in fields(Sampling)) - {"logit_bias", "attempt", "dry_breakers"}
 
 
 @dataclass(slots=True)
@@ -185,10 +185,17 @@ def _sampling(raw: object) -> Sampling:
     values: dict[str, object] = {}
     for name, value in raw.items():
         where = f"saved conversation: {name}"
-        if name in _OPTIONS:
+        if value is None and name in {"logprobs", "dry_breakers"}:
+            values[name] = None
+        elif name in _OPTIONS:
             values[name] = config.check(name, value, where)
-        elif name in {"penalty_last_n", "attempt"} and isinstance(value, int):
+        elif name == "attempt" and isinstance(value, int):
             values[name] = value
+        elif name == "dry_breakers" and isinstance(value, list):
+            try:
+                values[name] = tuple(tuple(int(token) for token in breaker) for breaker in value)
+            except (TypeError, ValueError):
+                raise ConfigError(f"{where} must be lists of token ids") from None
         elif name == "logit_bias" and isinstance(value, dict):
             try:
                 values[name] = {int(token): float(bias) for token, bias in value.items()}

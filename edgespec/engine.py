@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +27,7 @@ from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
 from edgespec.machine import DrafterPin, Machine
 from edgespec.opening import Opened, open_model
-from edgespec.request import check_drafter, check_limits, check_prompt, check_sampling, sampling_from
+from edgespec.request import breakers, check_drafter, check_limits, check_prompt, check_sampling, sampling_from
 
 _SAVE_EVERY_S = 30.0
 _MAX_CALIBRATIONS = 3
@@ -156,6 +157,8 @@ class Engine:
         sampling = sampling or sampling_from(self.config)
         limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
         check_sampling(sampling, self.target.n_vocab)
+        if sampling.dry_multiplier and sampling.dry_breakers is None:
+            sampling = replace(sampling, dry_breakers=self._breakers)
         check_limits(limits)
         check_prompt(prompt, self.target.n_vocab)
         with self._lock:
@@ -177,6 +180,10 @@ class Engine:
                 raise
             self._answering[session] = generation
             return Stream(self, generation, owned)
+
+    @cached_property
+    def _breakers(self) -> tuple[tuple[int, ...], ...]:
+        return breakers(self.target, self.target.n_vocab)
 
     @property
     def notes(self) -> tuple[str, ...]:

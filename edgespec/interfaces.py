@@ -165,25 +165,56 @@ class Tokenizer(Protocol):
 class Sampling:
     """How a token is drawn from a row. The defaults draw greedily; neutral values switch a step off.
 
-    Order: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw (llama.cpp's order).
+    Order: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature, draw (llama.cpp's
+    order). Mirostat takes the place of the cut-offs from top-n-sigma to XTC and comes after the temperature.
     """
 
     temperature: float = 0.0
-    """0 is greedy; otherwise > 0."""
+    """0 is greedy, whatever the cut-offs say; otherwise > 0."""
     top_k: int = 0
     """0 keeps all."""
     top_p: float = 1.0
     min_p: float = 0.0
     typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    """Keep logits within so many standard deviations of the best; 0 keeps all."""
+    min_keep: int = 0
+    """Tokens that typical, top-p, min-p and XTC leave at least."""
+    xtc_probability: float = 0.0
+    """How often XTC leaves out the likeliest tokens, 0..1."""
+    xtc_threshold: float = 0.1
+    """XTC leaves out the tokens at least this likely, but for the least likely of them; above 0.5 it is off."""
+    dynatemp_range: float = 0.0
+    """How far the temperature goes down and up with the entropy of what is left; 0: it is fixed."""
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    """1 or 2: that version of mirostat; 0: off."""
+    mirostat_tau: float = 5.0
+    """The surprise that mirostat aims at, in bits."""
+    mirostat_eta: float = 0.1
+    """How fast mirostat learns."""
     repeat_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     penalty_last_n: int = 64
     """How many newest tokens (prompt included) the penalties look at; -1: all."""
+    dry_multiplier: float = 0.0
+    """Taken from the logit of a token that would prolong a repetition; 0: DRY is off."""
+    dry_base: float = 1.75
+    """Factor of that with each token by which the repetition is longer than allowed; at least 1."""
+    dry_allowed_length: int = 2
+    """Tokens that may be repeated for nothing, at least 1."""
+    dry_penalty_last_n: int = 64
+    """How many newest tokens (prompt included) DRY looks at; -1: all."""
+    dry_breakers: tuple[tuple[int, ...], ...] | None = None
+    """Token sequences over which no repetition reaches. None: the engine takes the tokens with a line end, colon,
+    quotation mark or asterisk."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     attempt: int = 0
     """Counts retries of the same prompt: another attempt draws other noise."""
+    logprobs: int | None = None
+    """How many of the likeliest tokens each token's log-probability comes with, 0..20; None: none are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +341,27 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model itself held a token: natural logarithms, before bias, penalties, cut-offs and temperature.
+
+    Source: OpenAI's `logprobs` and `top_logprobs`.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens at that position and their log-probabilities, likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of an answer as it streams: text (may be empty), the tokens behind it, how many were drafted."""
 
     text: str
     tokens: tuple[int, ...]
     n_from_draft: int
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token where they were asked for, else none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +373,8 @@ class Result:
     finish_reason: FinishReason
     usage: Usage
     report: Report
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token where they were asked for, else none."""
 
 
 @dataclass(frozen=True, slots=True)

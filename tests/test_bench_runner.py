@@ -17,7 +17,7 @@ from bench_fakes import FakeEngine, FakeStream, run_of
 from edgespec.bench import compare, report, runner
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN, parse_modes
 from edgespec.bench.workloads import Question
-from edgespec.core.sampling import gumbel
+from edgespec.core.noise import gumbel
 from edgespec.core.session import Session
 from edgespec.errors import ConfigError, EvalError
 from edgespec.interfaces import Limits, Sampling

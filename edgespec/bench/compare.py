@@ -13,7 +13,7 @@ import numpy as np
 
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.runner import Run
-from edgespec.core.sampling import gumbel
+from edgespec.core.noise import gumbel
 from edgespec.core.session import Session
 from edgespec.errors import EdgespecError
 from edgespec.interfaces import Row, Sampling, Target

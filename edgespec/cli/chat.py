@@ -43,7 +43,9 @@ def chat(
     top_p: common.TopP = None,
     min_p: common.MinP = None,
     repeat_penalty: common.RepeatPenalty = None,
+    named: common.Set = None,
     seed: common.Seed = None,
+    logprobs: common.Logprobs = None,
     stop: common.Stop = None,
     drafter: common.DrafterName = None,
     max_draft: common.MaxDraft = None,
@@ -64,10 +66,12 @@ def chat(
     pipe as stdin, one message is answered: all of stdin is that message. With --json and a pipe, each line of stdin
     is a turn of one conversation.
     """
+    common.check_logprobs(logprobs, json=json)
     config = common.load_config(
+        named,
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
         repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
-        policy=policy, n_ctx=ctx,
+        logprobs=logprobs, policy=policy, n_ctx=ctx,
         kv_type=kv_type, offline=offline, think=think, color=color, verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")

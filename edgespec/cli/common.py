@@ -66,6 +66,18 @@ MinP = Annotated[
     str | None, _option("--min-p", metavar="P", text="Keep tokens at least this likely beside the likeliest.")
 ]
 RepeatPenalty = Annotated[str | None, _option("--repeat-penalty", metavar="X", text="Above 1 makes repetition rarer.")]
+Set = Annotated[
+    list[str] | None,
+    _option(
+        "--set",
+        metavar="NAME=VALUE",
+        text="Any option of `edgespec config show`, for example xtc_probability=0.5; may be given several times.",
+    ),
+]
+Logprobs = Annotated[
+    str | None,
+    _option("--logprobs", metavar="N", text="With --json: log-probabilities of each token and of the N likeliest."),
+]
 Seed = Annotated[
     str | None, _option("--seed", metavar="N", text="Number of the draw: the same seed gives the same text.")
 ]
@@ -85,8 +97,8 @@ KvType = Annotated[str | None, _option("--kv-type", metavar="f16|q8_0|bf16|f32",
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
 
 
-def load_config(**flags: object) -> EngineConfig:
-    """The configuration with these flags in force; None and False mean not given.
+def load_config(named: list[str] | None = None, **flags: object) -> EngineConfig:
+    """The configuration with these flags in force; None and False mean not given. `named` are those of --set.
 
     Raises:
         ConfigError: a flag, variable or file says something that is not an option.
@@ -94,9 +106,26 @@ def load_config(**flags: object) -> EngineConfig:
     from edgespec import config
     from edgespec.request import check_drafter
 
+    for item in named or ():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes NAME=VALUE, not {item!r}")
+        if flags.get(name) not in (None, False):
+            raise ConfigError(f"--set {name} says again what another flag says: give one of them")
+        flags[name] = config.check(name, value, f"--set {name}")
     found = config.load({name: None if value is False else value for name, value in flags.items()}).config
     check_drafter(found.drafter)
     return found
+
+
+def check_logprobs(logprobs: str | None, *, json: bool) -> None:
+    """Refuse log-probabilities that would be shown nowhere.
+
+    Raises:
+        ConfigError: --json is missing.
+    """
+    if logprobs is not None and not json:
+        raise ConfigError("--logprobs are printed with --json only")
 
 
 def limits_of(config: EngineConfig, stop: list[str] | None) -> Limits:

@@ -234,6 +234,8 @@ def result_json(result: Result) -> str:
         "usage": asdict(result.usage),
         "report": asdict(result.report),
     }
+    if result.logprobs:
+        body["logprobs"] = [asdict(item) for item in result.logprobs]
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     return json.dumps(_jsonable(body), ensure_ascii=encoding != "utf8", allow_nan=False)
 

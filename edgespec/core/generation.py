@@ -25,6 +25,7 @@ from edgespec.interfaces import (
     Result,
     Rows,
     Sampling,
+    TokenLogprobs,
     Usage,
 )
 
@@ -67,6 +68,7 @@ class Generation:
         self.session = session
         self.limits = limits
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.drafting = drafting
         self.controller = controller
@@ -122,12 +124,14 @@ class Generation:
         tokens = verdict.tokens[:n]
         self.session.commit(plan, tokens, verdict.path)
         self.tokens.extend(tokens)
+        logprobs = verdict.logprobs[:n]
+        self.logprobs.extend(logprobs)
         n_accepted = min(n, len(verdict.path))
         if not prefilling:
             self._account(plan, tokens, n_accepted, timing)
         self._conclude()
         self.stats.committed(n, self._clock())
-        return Chunk(text + self._flush(), tokens, n_accepted)
+        return Chunk(text + self._flush(), tokens, n_accepted, logprobs)
 
     def cancel(self) -> str:
         """End here, keeping what was said; return text that was held back."""
@@ -145,7 +149,8 @@ class Generation:
             tuple(self.drafting.notes) if self.drafting else (),
         )
         usage = Usage(self._n_prompt, len(self.tokens), self.n_cached)
-        return Result("".join(self._text), tuple(self.tokens), self.finish_reason or "cancelled", usage, report)
+        reason = self.finish_reason or "cancelled"
+        return Result("".join(self._text), tuple(self.tokens), reason, usage, report, tuple(self.logprobs))
 
     def _room(self) -> int:
         """Most tokens a draft may have: the one place where context, limits and memory are minded."""

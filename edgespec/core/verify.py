@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgespec.core.logprobs import logprobs_of
 from edgespec.core.sampling import Sampler
-from edgespec.interfaces import ROOT, Draft, Rows
+from edgespec.interfaces import ROOT, Draft, Rows, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Verdict:
 
     tokens: tuple[int, ...]
     path: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token where the sampling asks for them."""
 
 
 def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int) -> Verdict:
@@ -35,13 +38,18 @@ def verify(rows: Rows, draft: Draft, sampler: Sampler, position: int) -> Verdict
         children.setdefault((parent, token), index)
     tokens: list[int] = []
     path: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    n_top = sampler.params.logprobs
     node = ROOT
     while True:
-        token = sampler.sample(rows[node + 1], position + len(tokens))
+        row = rows[node + 1]
+        token = sampler.sample(row, position + len(tokens))
         sampler.accept(token)
         tokens.append(token)
+        if n_top is not None:
+            logprobs.append(logprobs_of(row, token, n_top))
         child = children.get((node, token))
         if child is None:
-            return Verdict(tuple(tokens), tuple(path))
+            return Verdict(tuple(tokens), tuple(path), tuple(logprobs))
         path.append(child)
         node = child

@@ -2,6 +2,7 @@
 
 EdgespecError
 ├── ConfigError            a flag, variable or file says something that is not an option   (exit 2)
+│   └── ConstraintError        a grammar, schema or expression that cannot be followed
 ├── ModelError             the model cannot be found, read, or run                         (exit 3)
 │   ├── ModelNotFoundError     no such file, catalogue name, or hub address
 │   ├── ModelFormatError       not a GGUF, truncated, a part missing, wrong kind
@@ -29,6 +30,10 @@ class ConfigError(EdgespecError):
     """A flag, an environment variable, or a configuration key is not valid."""
 
     exit_code = 2
+
+
+class ConstraintError(ConfigError):
+    """A grammar, JSON schema or regular expression is not valid, or cannot be followed."""
 
 
 class ModelError(EdgespecError):

@@ -47,6 +47,11 @@ class Vocab:
         self._pieces: dict[int, bytes] = {}
         self._buffer = ctypes.create_string_buffer(256)
 
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        """llama.cpp's vocabulary, for its samplers."""
+        return ctypes.c_void_p(self._vocab)
+
     def encode(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
         """Token ids of `text`.
 

@@ -1,0 +1,225 @@
+"""llama.cpp's grammar sampler as a `Guide`: which tokens a grammar lets through, and what it leaves no choice about.
+
+llama.cpp ends the process where a token is accepted that its grammar does not allow, and takes a control token for the
+text it is written as. So nothing is accepted here that was not asked about before, control tokens and null bytes are
+never allowed, and the text stays valid UTF-8. Source: llama-grammar.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import functools
+import weakref
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.core import gbnf
+from edgespec.core.constraint import Forced
+from edgespec.errors import ConstraintError
+from edgespec.target import lib
+from edgespec.target.vocab import Vocab
+
+_ROOT = "root"
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama_token_data."""
+_N_FEW = 512
+_PROBES = (b"a", b"b", b"0", b"1")
+_MAX_FORCED = 512
+"""Most bytes that are looked ahead."""
+
+
+class _Array(ctypes.Structure):
+    """llama_token_data_array."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("selected", ctypes.c_int64),
+        ("sorted", ctypes.c_bool),
+    )
+
+
+class _Calls:
+    """The C functions, with prototypes of their own."""
+
+    def __init__(self) -> None:
+        pointer = ctypes.c_void_p
+        self.init = lib.symbol("llama_sampler_init_grammar", pointer, (pointer, ctypes.c_char_p, ctypes.c_char_p))
+        self.apply = lib.symbol("llama_sampler_apply", None, (pointer, pointer))
+        self.accept = lib.symbol("llama_sampler_accept", None, (pointer, ctypes.c_int32))
+        self.clone = lib.symbol("llama_sampler_clone", pointer, (pointer,))
+        self.free = lib.symbol("llama_sampler_free", None, (pointer,))
+
+
+class _Candidates:
+    """Room for token ids that are asked about."""
+
+    def __init__(self, n: int) -> None:
+        self.rows = np.zeros(n, _CANDIDATE)
+        self.ids = self.rows["id"]
+        self.logits = self.rows["logit"]
+        self.array = _Array(self.rows.ctypes.data, n, -1, False)
+        self.address = ctypes.addressof(self.array)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Text that must come next, one byte a token, and whether nothing may follow it."""
+
+    text: bytes = b""
+    tokens: tuple[int, ...] = ()
+    ends: bool = False
+
+
+class Grammars:
+    """Makes guides for one model."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        """`vocab` must stay valid as long as guides are used."""
+        self.vocab = vocab
+        self.calls = _Calls()
+        self.few = _Candidates(_N_FEW)
+        self.one = _Candidates(1)
+        self.end = vocab.eos if vocab.eos in vocab.eog else min(vocab.eog, default=-1)
+        """The token that ends a text; -1 where the model has none."""
+
+    def guide(self, grammar: str) -> LlamaGuide:
+        """A guide at the beginning of a text; `grammar` begins with the rule `root`.
+
+        Raises:
+            ConstraintError: the grammar is not valid.
+        """
+        gbnf.check(grammar, _ROOT)
+        with lib.captured_errors() as lines:
+            sampler = self.calls.init(self.vocab.pointer, grammar.encode(), _ROOT.encode())
+        if not sampler:
+            raise ConstraintError(f"llama.cpp refused the grammar: {lines[-1] if lines else 'no reason given'}")
+        return LlamaGuide(self, sampler)
+
+    @functools.cached_property
+    def singles(self) -> npt.NDArray[np.int64]:
+        """The tokens that are a single byte, and the end."""
+        ids = {self.vocab.piece(token): token for token in reversed(range(self.vocab.n_tokens))}
+        singles = [token for piece, token in ids.items() if len(piece) == 1]
+        return np.array([*singles, *([self.end] if self.end >= 0 else [])], np.int64)
+
+    @functools.cached_property
+    def probes(self) -> npt.NDArray[np.int64]:
+        """Single bytes of which two may mostly come next where there is a choice."""
+        return np.array([token for token in self.singles if self.vocab.piece(int(token)) in _PROBES], np.int64)
+
+    def written(self, text: bytes, tokens: tuple[int, ...]) -> list[int]:
+        """The model's own tokens for `text`; `tokens`, its single bytes, where the tokenizer does not give it back."""
+        begun = codecs.utf_8_decode(text, "strict", False)[0]
+        ids = self.vocab.encode(begun, special=False)
+        return ids if b"".join(map(self.vocab.piece, ids)) == text else list(tokens)
+
+
+class LlamaGuide:
+    """The state of one grammar in one answer. Not for use by two threads at once, nor after the model is closed."""
+
+    def __init__(self, grammars: Grammars, sampler: int, partial: bytes = b"") -> None:
+        self._grammars = grammars
+        self._vocab = grammars.vocab
+        self._calls = grammars.calls
+        self._sampler: Any = ctypes.c_void_p(sampler)
+        self._partial = partial
+        """The begun character at the end of the text."""
+        self._ahead: _Ahead | None = None
+        self._forced: Forced | None = None
+        weakref.finalize(self, self._calls.free, self._sampler)
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next."""
+        if not self._fits(token):
+            return False
+        one = self._grammars.one
+        one.ids[0] = token
+        one.logits[0] = 0.0
+        self._calls.apply(self._sampler, one.address)
+        return bool(one.logits[0] == 0.0)
+
+    def allowed(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the token `ids` may come next."""
+        n = len(ids)
+        room = self._grammars.few if n <= _N_FEW else _Candidates(n)
+        room.ids[:n] = ids
+        room.logits[:n] = 0.0
+        room.array.size = n
+        self._calls.apply(self._sampler, room.address)
+        may: npt.NDArray[np.bool_] = room.logits[:n] == 0.0
+        for i in np.flatnonzero(may):
+            may[i] = self._fits(int(ids[i]))
+        return may
+
+    def accept(self, token: int) -> None:
+        """Go on behind `token`.
+
+        Raises:
+            ConstraintError: it is not allowed.
+        """
+        if not self.allows(token):
+            raise ConstraintError(f"token {token} is not allowed by the grammar here")
+        self._calls.accept(self._sampler, token)
+        if token in self._vocab.eog:
+            return
+        piece = self._vocab.piece(token)
+        self._partial = _rest(self._partial + piece)
+        ahead, self._ahead, self._forced = self._ahead, None, None
+        if ahead is not None and ahead.text.startswith(piece) and (len(ahead.text) > len(piece) or ahead.ends):
+            n = len(piece)
+            self._ahead = _Ahead(ahead.text[n:], ahead.tokens[n:], ahead.ends)
+
+    def forced(self) -> Forced:
+        """What must come next whatever the model says, up to the next choice, as the model would likely write it."""
+        if self._forced is None:
+            if self._ahead is None:
+                self._ahead = self._look_ahead()
+            ends = (self._grammars.end,) if self._ahead.ends else ()
+            self._forced = Forced((*self._grammars.written(self._ahead.text, self._ahead.tokens), *ends), bool(ends))
+        return self._forced
+
+    def _look_ahead(self) -> _Ahead:
+        grammars = self._grammars
+        if np.count_nonzero(self.allowed(grammars.probes)) > 1:
+            return _Ahead()
+        scout, text, tokens = self, bytearray(), list[int]()
+        while len(text) < _MAX_FORCED:
+            found = grammars.singles[scout.allowed(grammars.singles)]
+            if len(found) != 1:
+                break
+            token = int(found[0])
+            if token == grammars.end:
+                return _Ahead(bytes(text), tuple(tokens), ends=True)
+            scout = self._clone() if scout is self else scout
+            scout.accept(token)
+            tokens.append(token)
+            text += self._vocab.piece(token)
+        return _Ahead(bytes(text), tuple(tokens))
+
+    def _clone(self) -> Self:
+        return type(self)(self._grammars, self._calls.clone(self._sampler), self._partial)
+
+    def _fits(self, token: int) -> bool:
+        """Whether a token has text, and the text stays valid UTF-8 with it; the end may not cut a character."""
+        if token in self._vocab.eog:
+            return not self._partial
+        piece = self._vocab.piece(token)
+        if not piece or 0 in piece:
+            return False
+        if not self._partial and piece.isascii():
+            return True
+        try:
+            codecs.utf_8_decode(self._partial + piece, "strict", False)
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+def _rest(data: bytes) -> bytes:
+    """The begun character at the end of valid UTF-8."""
+    return b"" if data.isascii() else data[codecs.utf_8_decode(data, "strict", False)[1] :]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from edgespec.device import affinity
+
 T = TypeVar("T")
+NAME = "edgespec-decode"
+"""Of the thread and, as they inherit it, of the threads of its teams."""
 
 
 class Abortable(Protocol):
@@ -39,72 +42,79 @@ class _Mailbox:
 
 
 class DecodeThread:
-    """Runs functions on a thread of its own, one at a time. Its users take turns."""
+    """Runs functions on a thread of its own, one at a time; callers take turns."""
 
-    def __init__(self, target: Abortable, on_start: Callable[[], None]) -> None:
-        """The thread starts with the first call, and with `on_start`, which must not hold what owns this object."""
-        self._target = target
-        self._on_start = on_start
+    def __init__(self) -> None:
+        """Use `decode_thread`. The thread starts with the first call."""
         self._pid = os.getpid()
+        self._turn = threading.Lock()
         self._box = _Mailbox()
         self._thread: threading.Thread | None = None
-        self._finalizer = weakref.finalize(self, _stop, self._pid, self._box)
-        self._finalizer.atexit = False
+        self.user: object = None
+        """Who ran last, for that one to know whether its team and pins still stand. A mark of the users' own."""
 
-    def run(self, job: Callable[[], T]) -> T:
-        """What `job` returns or raises. In a forked child, where the thread does not exist, it is called directly."""
+    def run(self, job: Callable[[], T], target: Abortable) -> T:
+        """What `job` returns or raises; `target` ends it early where the caller is interrupted while it waits.
+
+        In a forked child, where the thread does not exist, it is called directly.
+        """
         if os.getpid() != self._pid or threading.current_thread() is self._thread:
             return job()
-        box = self._box
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_work, args=(box, self._on_start), name="edgespec-decode", daemon=True
-            )
-            self._thread.start()
-        box.job = job
-        box.go.release()
-        try:
-            box.done.acquire()
-        except BaseException:
-            self._end_early()
-            raise
-        error, box.error = box.error, None
-        result, box.result = box.result, None
+        with self._turn:
+            box = self._box
+            if self._thread is None:
+                self._thread = threading.Thread(target=_work, args=(box,), name=NAME, daemon=True)
+                self._thread.start()
+            box.job = job
+            box.go.release()
+            try:
+                box.done.acquire()
+            except BaseException:
+                self._end_early(target)
+                raise
+            error, box.error = box.error, None
+            result, box.result = box.result, None
         if error is not None:
             raise error
         return result  # type: ignore[return-value]  # it is what job returned
 
-    def close(self) -> None:
-        """Let the thread end. May be called twice; nothing runs afterwards."""
-        self._finalizer()
-
-    def _end_early(self) -> None:
+    def _end_early(self, target: Abortable) -> None:
         """Ctrl-C in the caller's thread: the call must not go on behind its back."""
         while True:
-            self._target.abort()
+            target.abort()
             try:
                 self._box.done.acquire()
             except KeyboardInterrupt:
                 continue
-            self._target.resume()
+            target.resume()
             self._box.error = self._box.result = None
             return
 
 
-def _stop(pid: int, box: _Mailbox) -> None:
-    if os.getpid() == pid:
-        box.go.release()
+_shared: DecodeThread | None = None
+_making = threading.Lock()
 
 
-def _work(box: _Mailbox, on_start: Callable[[], None]) -> None:
-    on_start()
+def decode_thread() -> DecodeThread:
+    """The process's decode thread; a forked child's only runs what its callers run anyway.
+
+    One for all models: each thread that decodes has an OpenMP team of its own, and from the second team on libgomp
+    finds more threads than cores and lets them sleep at every barrier, which makes all of them a quarter slower.
+    """
+    global _shared
+    with _making:
+        if _shared is None:
+            _shared = DecodeThread()
+        return _shared
+
+
+def _work(box: _Mailbox) -> None:
+    affinity.name_thread(NAME)
     while True:
         box.go.acquire()
         job, box.job = box.job, None
-        if job is None:
-            return
         try:
-            box.result = job()
+            box.result = job() if job is not None else None
         except BaseException as error:
             box.error = error
         del job  # what it refers to must not live until the next call

@@ -16,7 +16,7 @@ from edgespec.core.generation import Generation
 from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
-from edgespec.decode_thread import DecodeThread
+from edgespec.decode_thread import NAME, decode_thread
 from edgespec.device import affinity
 from edgespec.device.clock import Clock
 from edgespec.device.monitor import Monitor
@@ -27,7 +27,6 @@ from edgespec.errors import EvalCancelled
 from edgespec.interfaces import Chunk, Team, TeamChange
 from edgespec.target.llama import LlamaTarget
 
-_NAME = "edgespec-decode"
 _CHECK_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.5
 """The sensors are read once a second: what they say is acted on half a second later at most."""
@@ -51,7 +50,7 @@ class Machine:
     """Runs rounds on the decode thread, with the team that fits the moment."""
 
     def __init__(self, target: LlamaTarget, sysfs: Sysfs, config: EngineConfig, topology: Topology) -> None:
-        """The thread, the pool and the monitor start with the first use."""
+        """The pool and the monitor start with the first use."""
         self.topology = topology
         self._target = target
         self._sysfs = sysfs
@@ -74,7 +73,8 @@ class Machine:
         )
         self.monitor = Monitor(sysfs, performance=topology.performance)
         self.notes: list[str] = []
-        self._thread = DecodeThread(target, _name_thread)
+        self._thread = decode_thread()
+        self._mark = object()
         self._applied: Team | None = None
         self._allowed = affinity.allowed()
         self._checked_s = float("-inf")
@@ -83,12 +83,12 @@ class Machine:
     def round(self, active: Sequence[Generation]) -> list[Chunk]:
         """Play one round; see `core.round.play_round`."""
         self.monitor.start()
-        return self._thread.run(lambda: self._round(active))
+        return self._thread.run(lambda: self._round(active), self._target)
 
     def calibrate(self, *, wide: bool) -> CostModel:
         """Measure what passes cost, `wide` ones too, and let the governor decide by it. Uses sequence 0."""
         self.monitor.start()  # here, not on the decode thread: threads inherit its name, and with it its cores
-        return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)))
+        return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)), self._target)
 
     def begin(self, cost: CostModel) -> None:
         """Let the governor decide by what was measured earlier."""
@@ -104,7 +104,7 @@ class Machine:
 
     def target_cpus(self) -> tuple[int, ...] | None:
         """Cores that the target's threads may run on, as the kernel says; None where it does not say."""
-        found = affinity.masks(self._sysfs, _NAME)
+        found = affinity.masks(self._sysfs, NAME)
         if found:
             return tuple(sorted(frozenset().union(*found.values())))
         allowed = affinity.allowed()
@@ -123,9 +123,8 @@ class Machine:
         return DrafterPin(self._drafter_cpus)
 
     def close(self) -> None:
-        """End the monitor and the thread. May be called twice."""
+        """End the monitor and take wishes back. May be called twice."""
         self.monitor.close()
-        self._thread.close()
         self._clock.close()
 
     def _drafter_cpus(self) -> tuple[int, ...]:
@@ -203,6 +202,8 @@ class Machine:
 
     def _settle(self, now_s: float) -> None:
         """See to it that we are on the cores we want, as far as the system lets us."""
+        if self._thread.user is not self._mark:
+            self._thread.user, self._applied = self._mark, None  # another model's team was here
         allowed = affinity.allowed()
         if allowed != self._allowed:
             self._allowed = allowed
@@ -223,7 +224,7 @@ class Machine:
         self.governor.move(team, len(usable), now_s, reason, _thrifty(self.topology, team))
 
     def _ask_clock(self) -> None:
-        refused = self._clock.ask(self.governor.max_clock, affinity.masks(self._sysfs, _NAME) or (0,))
+        refused = self._clock.ask(self.governor.max_clock, affinity.masks(self._sysfs, NAME) or (0,))
         if refused is not None:
             self.governor.heat.slowing = None
             self._note(f"a lower clock cannot be asked for: {refused}")
@@ -241,7 +242,7 @@ class Machine:
         if moved:
             self._applied = team
             # OpenMP's workers keep the mask they were made with; those of a pool are new. Of two masks ggml takes care.
-            threads = {} if team.cpus_wide else affinity.masks(self._sysfs, _NAME)
+            threads = {} if team.cpus_wide else affinity.masks(self._sysfs, NAME)
             for thread in threads or (0,):
                 reason = affinity.pin(team.cpus, thread) or reason
             mask = affinity.own_mask()
@@ -325,10 +326,6 @@ def _thrifty(topology: Topology, team: Team) -> tuple[int, ...]:
     """The team's cores, those that draw least first, where it is pinned and they differ."""
     capacity = {core.id: core.capacity or core.max_khz or 0 for core in topology.cores}
     return tuple(sorted(team.cpus, key=lambda cpu: capacity.get(cpu, 0)))
-
-
-def _name_thread() -> None:
-    affinity.name_thread(_NAME)
 
 
 def _spelled(cpus: Any) -> str:

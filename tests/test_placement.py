@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -224,24 +223,19 @@ class Flag:
 
 
 def test_the_decode_thread_gives_back_what_the_job_gives() -> None:
-    started: list[str] = []
-    thread = DecodeThread(Flag(), lambda: started.append(threading.current_thread().name))
+    thread, flag = DecodeThread(), Flag()
 
     def fail() -> None:
         raise ValueError("no")
 
-    assert thread.run(lambda: 7) == 7
+    assert thread.run(lambda: 7, flag) == 7
     with pytest.raises(ValueError, match="no"):
-        thread.run(fail)
-    assert thread.run(lambda: thread.run(threading.current_thread)).name == "edgespec-decode"
-    assert started == ["edgespec-decode"]
-    thread.close()
-    thread.close()
+        thread.run(fail, flag)
+    assert thread.run(lambda: thread.run(threading.current_thread, flag), flag).name == "edgespec-decode"
 
 
 def test_ctrl_c_while_waiting_ends_the_job_first() -> None:
-    flag = Flag()
-    thread = DecodeThread(flag, lambda: None)
+    thread, flag = DecodeThread(), Flag()
     done: list[str] = []
 
     def job() -> None:
@@ -250,22 +244,31 @@ def test_ctrl_c_while_waiting_ends_the_job_first() -> None:
         done.append("ended")
 
     with pytest.raises(KeyboardInterrupt):
-        thread.run(job)
+        thread.run(job, flag)
     assert done == ["ended"]
     assert not flag.raised.is_set()
-    assert thread.run(lambda: 1) == 1  # nothing of the interrupted call is left over
-    thread.close()
+    assert thread.run(lambda: 1, flag) == 1  # nothing of the interrupted call is left over
 
 
-def test_a_forgotten_decode_thread_ends() -> None:
-    thread = DecodeThread(Flag(), lambda: None)
-    system = thread.run(threading.current_thread)
-    del thread
-    for _ in range(1000):
-        if not system.is_alive():
-            break
-        time.sleep(0.01)
-    assert not system.is_alive()
+def test_all_models_decode_on_one_thread_each_with_its_own_team(llama: Path, two_kinds: tuple[int, int]) -> None:
+    big = two_kinds[1]
+    def n_threads() -> int:
+        return [thread.name for thread in threading.enumerate()].count("edgespec-decode")
+
+    with open_engine(llama) as first, open_engine(llama, threads=2) as second:
+        n_before = n_threads()
+        alone = [finish(engine.stream(PROMPT, Sampling(), LIMITS)).tokens for engine in (first, second)]
+        streams = [engine.stream(PROMPT, Sampling(), LIMITS) for engine in (first, second)]
+        ended = [False, False]
+        while not all(ended):  # turn by turn
+            for i, stream in enumerate(streams):
+                ended[i] = next(stream, None) is None
+        assert [stream.result.tokens for stream in streams] == alone
+        assert streams[0].result.report.threads == 1
+        assert streams[1].result.report.threads == 2
+        assert finish(first.stream(PROMPT, Sampling(), LIMITS)).report.cpus_target == (big,)
+        assert finish(second.stream(PROMPT, Sampling(), LIMITS)).report.cpus_target == two_kinds
+        assert n_threads() == n_before
 
 
 def test_masks_are_read_by_name(tmp_path: Path) -> None:

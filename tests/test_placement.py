@@ -14,7 +14,7 @@ import pytest
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
 from edgespec.core.cost import CostModel
-from edgespec.decode_thread import DecodeThread
+from edgespec.decode_thread import DecodeThread, decode_thread
 from edgespec.device import affinity
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Core, Topology
@@ -118,8 +118,8 @@ def test_a_refused_pin_is_said_and_the_text_goes_on(
 def test_a_pin_that_is_silently_ignored_is_noticed(
     llama: Path, two_kinds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    decode_thread().run(lambda: affinity.pin(()), Flag())
     monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: None)
-    monkeypatch.setattr("edgespec.target.threads._Params.cpumask", [False] * 512, raising=False)
     with open_engine(llama) as engine:
         result = finish(engine.stream(PROMPT, Sampling(), LIMITS))
         assert result.report.cpus_target == tuple(sorted(os.sched_getaffinity(0)))

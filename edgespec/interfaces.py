@@ -19,6 +19,9 @@ Rows = npt.NDArray[np.float32]
 """Logits of several positions: (n_rows, n_vocab) float32. A view: valid until the target's next `eval`."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
+Rollback = Literal["removal", "snapshots", "replay"]
+"""How rejected tokens leave the cache. removal: one by one. snapshots: back to a state kept for each of the last tokens.
+replay: back to the state of before the pass; the accepted tokens are evaluated again in front of the next one."""
 ROOT = -1
 """Parent of a draft token that directly follows the committed text."""
 
@@ -95,6 +98,8 @@ class Capabilities:
     """Whether a draft may branch."""
     max_rollback: int | None = None
     """How many tokens of the last batch can be taken back; None: any number. 0 forbids drafting."""
+    rollback: Rollback | None = "removal"
+    """How they are taken back; None: they cannot be."""
     rewind: bool = True
     """Whether cached tokens of earlier batches can be dropped one by one (prefix reuse)."""
     off_reason: str | None = None
@@ -132,7 +137,14 @@ class Target(Protocol):
         """Keep the first `n_keep` cached tokens of a sequence and, of its last draft, the nodes in `path`.
 
         `path` is in order from the root, as indices into the last plan's draft. Everything else of the sequence
-        leaves the cache. Returns False where the memory cannot do it: the sequence must then be cleared.
+        leaves the cache. Returns False where the memory cannot do it: the sequence must then `fall_back` or be cleared.
+        """
+        ...
+
+    def fall_back(self, seq_id: int, n_keep: int) -> int:
+        """Return to the latest state that was kept of at most the first `n_keep` tokens; give the tokens it holds.
+
+        0: none was kept, and the sequence is empty now. With `rollback` "replay" a state is kept before every draft.
         """
         ...
 
@@ -293,6 +305,8 @@ class Report:
     heat: Mapping[str, object] | None = None
     """`headroom`, `temp_c`, `source`, `throttled`, `freq_cap`, `battery`, `on_mains`, and `limits` in plain words."""
     rss_bytes: int | None = None
+    rollback: Rollback | None = None
+    """How this model's memory takes rejected tokens back; None: it cannot."""
     notes: tuple[str, ...] = ()
     """What was asked for and not done, and what the user should know, one line each."""
 

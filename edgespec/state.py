@@ -34,7 +34,8 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
         base = {int(width): float(s) for width, s in raw["base_s"].items()}
         slopes = float(raw["slope_one"]), float(raw["slope_wide"]), float(raw["switch_s"])
         one, wide = (int(n) for n in raw["threads"])
-        numbers = (*base.values(), *slopes)
+        restore_s = float(raw.get("restore_s", 0.0))
+        numbers = (*base.values(), *slopes, restore_s)
         sound = all(math.isfinite(x) and x >= 0 for x in numbers) and all(1e-7 < s < 1e4 for s in base.values())
         sound = sound and 1 <= one <= 512 and 1 <= wide <= 512
         if 1 not in base or not sound or not all(0 < width <= 4096 for width in base):
@@ -44,7 +45,7 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
             for at, drafter, strength, hits, tries in raw["acceptance"]
             if 0 <= float(hits) <= float(tries) < 1e6
         }
-        return CostTable(base, *slopes, one, wide), Prior(prior), None
+        return CostTable(base, *slopes, one, wide, restore_s), Prior(prior), None
     except FileNotFoundError:
         return None, Prior(), None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -68,6 +69,7 @@ def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:
         "slope_wide": table.slope_wide,
         "switch_s": table.switch_s,
         "threads": [table.one, table.wide],
+        "restore_s": table.restore_s,
         "acceptance": [[*key, *counts] for key, counts in sorted(prior.table.items())],
     }
     try:

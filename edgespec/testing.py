@@ -62,6 +62,7 @@ class FakeTarget:
         self.cells: dict[int, list[int]] = {}
         self.n_evals = 0
         self.aborted = False
+        self._kept: dict[int, list[int]] = {}
         self._branches: dict[int, tuple[int, Draft, list[list[int]]]] = {}
         self._order, self._noise, self._seed, self._script = order, noise, seed, script
         self._clock, self._cost_s = clock, cost_s
@@ -92,6 +93,8 @@ class FakeTarget:
         cells.extend(plan.pending)
         if len(cells) + len(plan.draft.tokens) > self.n_ctx:
             raise EvalError("the cache is full")
+        if plan.draft.tokens:
+            self._kept[plan.seq_id] = cells[: plan.n_past]
         if not plan.rows:
             return np.zeros((0, self.n_vocab), np.float32)
         base = list(cells)
@@ -121,6 +124,8 @@ class FakeTarget:
         limit = self.capabilities.max_rollback
         if limit is not None and n_removed > limit:
             return False
+        if self.capabilities.rollback == "replay" and n_removed and n_keep:
+            return False
         if path:
             n_base, draft, _ = self._branches[seq_id]
             if n_keep != n_base:
@@ -130,9 +135,19 @@ class FakeTarget:
             del cells[n_keep:]
         return True
 
+    def fall_back(self, seq_id: int, n_keep: int) -> int:
+        """See `Target.fall_back`."""
+        kept = self._kept.get(seq_id, [])
+        if self.capabilities.rollback != "replay" or len(kept) > n_keep:
+            self.clear(seq_id)
+            return 0
+        self.cells[seq_id] = list(kept)
+        return len(kept)
+
     def clear(self, seq_id: int) -> None:
         """See `Target.clear`."""
         self.cells[seq_id] = []
+        self._kept.pop(seq_id, None)
 
     def abort(self) -> None:
         """See `Target.abort`."""

@@ -30,8 +30,9 @@ MEMORIES = (
     Capabilities(8, tree=True),
     Capabilities(8),
     Capabilities(1),
-    Capabilities(2, max_rollback=4, rewind=False),
-    Capabilities(1, max_rollback=0, rewind=False, off_reason="no partial rollback"),
+    Capabilities(2, max_rollback=4, rewind=False, rollback="snapshots"),
+    Capabilities(1, rewind=False, rollback="replay"),
+    Capabilities(1, max_rollback=0, rewind=False, rollback=None, off_reason="no partial rollback"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gguf_maker as maker
@@ -95,29 +96,36 @@ def test_prefill_without_rows(target: LlamaTarget) -> None:
 
 @pytest.mark.parametrize("n_accepted", [0, 1, 3])
 def test_retain_then_eval_equals_a_straight_pass(target: LlamaTarget, n_accepted: int) -> None:
-    if target.capabilities.max_rollback == 0:
-        pytest.skip("this memory takes no draft")
-    target.eval([Plan(0, 0, TEXT[:6], chain([*TEXT[6 : 6 + n_accepted], 250, 251, 252][:4]))])
-    assert target.retain(0, 6, tuple(range(n_accepted)))
-    assert target.n_cached(0) == 6 + n_accepted
-    rest = TEXT[6 + n_accepted :]
-    row = target.eval([Plan(0, 6 + n_accepted, rest)])[0][0].copy()
+    target.eval([Plan(0, 0, TEXT[:5])])
+    target.eval([Plan(0, 5, TEXT[5:6], chain([*TEXT[6 : 6 + n_accepted], 250, 251, 252][:4]))])
+    n_cached = keep(target, 5, 1, n_accepted)
+    row = target.eval([Plan(0, n_cached, TEXT[n_cached:])])[0][0].copy()
     assert close(row, straight(target, TEXT))
 
 
+def keep(target: LlamaTarget, n_past: int, n_pending: int, n_accepted: int) -> int:
+    """Keep what was accepted of a draft in the way of this memory; the tokens cached then."""
+    kept = target.retain(0, n_past + n_pending, tuple(range(n_accepted)))
+    assert kept == (target.capabilities.rollback != "replay")
+    if not kept:
+        assert target.fall_back(0, n_past) == n_past
+    assert target.n_cached(0) == (n_past + n_pending + n_accepted if kept else n_past)
+    return target.n_cached(0)
+
+
 def test_many_rounds_with_rejections_equal_a_straight_pass(target: LlamaTarget) -> None:
-    if target.capabilities.max_rollback == 0:
-        pytest.skip("this memory takes no draft")
     rng = np.random.default_rng(3)
     text = [int(token) for token in rng.integers(3, 259, 120)]
-    done = 0
+    n_cached = done = 0
     while done < len(text):
         n_right = int(rng.integers(0, 4))
         right = text[done + 1 : done + 1 + n_right]
-        target.eval([Plan(0, done, [text[done]], chain([*right, 255, 254, 253][: len(right) + 1]))])
-        assert target.retain(0, done + 1, tuple(range(len(right))))
+        pending = text[n_cached : done + 1]
+        wrong = [255] if len(pending) < 16 else []
+        target.eval([Plan(0, n_cached, pending, chain([*right, *wrong]))])
+        n_cached = keep(target, n_cached, len(pending), len(right)) if wrong else target.n_cached(0)
         done += 1 + len(right)
-    row = target.eval([Plan(0, done, [7])])[0][0].copy()
+    row = target.eval([Plan(0, n_cached, [*text[n_cached:], 7])])[0][0].copy()
     target.clear(0)
     for begin in range(0, len(text), 60):
         target.eval([Plan(0, begin, text[begin : begin + 60], rows=False)])
@@ -146,9 +154,40 @@ def test_memory_that_cannot_rewind_says_so(tiny: dict[str, Path]) -> None:
             assert close(target.eval([Plan(0, 0, TEXT)])[0][0].copy(), straight(target, TEXT))
 
 
-def test_recurrent_memory_forbids_drafts(tiny: dict[str, Path]) -> None:
+def test_a_state_is_kept_until_the_next_draft_and_only_for_its_own_text(tiny: dict[str, Path]) -> None:
     with load(tiny["mamba"], OPTIONS) as target:
+        assert target.capabilities.rollback == "replay"
+        for seq_id in (2, 0):  # each sequence has one of its own
+            target.eval([Plan(seq_id, 0, TEXT[:4])])
+            target.eval([Plan(seq_id, 4, TEXT[4:5], chain([9, 9]))])
+        target.eval([Plan(0, 7, [1])])
+        assert not target.retain(0, 6)
+        assert target.fall_back(0, 6) == target.n_cached(0) == 4
+        assert target.fall_back(0, 4) == 4  # again: it is still there
+        row = target.eval([Plan(0, 4, TEXT[4:])])[0][0].copy()
+        assert target.fall_back(0, 3) == target.n_cached(0) == 0  # another text from here on
+        target.eval([Plan(0, 0, TEXT[6:])])
+        assert target.fall_back(0, 5) == 0
+        assert close(row, straight(target, TEXT))
+        assert target.fall_back(2, 4) == 4
+        assert close(target.eval([Plan(2, 4, TEXT[4:])])[0][0].copy(), straight(target, TEXT))
+
+
+def test_a_cancelled_draft_leaves_a_kept_state_as_it_was(tiny: dict[str, Path]) -> None:
+    with load(tiny["mamba"], OPTIONS) as target:
+        target.eval([Plan(0, 0, TEXT[:5])])
+        target._abort._buffer[0] = b"\x01"
+        with pytest.raises(EvalCancelled):
+            target.eval([Plan(0, 5, TEXT[5:6], chain([1, 2]))])
+        target.resume()
+        assert target.n_cached(0) == 5
+        assert close(target.eval([Plan(0, 5, TEXT[5:])])[0][0].copy(), straight(target, TEXT))
+
+
+def test_recurrent_memory_without_a_state_aside_forbids_drafts(tiny: dict[str, Path]) -> None:
+    with load(tiny["mamba"], replace(OPTIONS, n_rs_seq=0)) as target:
         assert target.capabilities.max_rollback == 0
+        assert target.capabilities.rollback is None
         assert target.capabilities.off_reason == "no partial rollback"
         with pytest.raises(EvalError, match="draft"):
             target.eval([Plan(0, 0, [5], chain([6]))])

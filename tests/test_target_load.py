@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,19 @@ def test_a_memory_that_keeps_what_it_should_drop_is_found_out(tiny: Path, monkey
         assert any("prefix reuse" in note for note in target.notes)
         with pytest.raises(EvalError, match="draft"):
             target.eval([Plan(0, 0, [5], Draft((6,), (-1,), (0,), (1.0,)))])
+
+
+def test_a_state_that_is_not_kept_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naming a state twice does nothing: going back then leads to an empty sequence."""
+    mamba = maker.make(tmp_path / "mamba.gguf", "mamba")
+    with load(mamba, replace(SMALL, n_rs_seq=4)) as target:
+        assert target.capabilities.rollback == "replay"
+    monkeypatch.setattr(lib.native(), "llama_memory_seq_cp", lambda *_: None)
+    with load(mamba, replace(SMALL, n_rs_seq=4)) as target:
+        assert target.capabilities.rollback is None
+        assert target.capabilities.max_rollback == 0
+        assert target.capabilities.off_reason == "rollback check failed"
+        assert target.eval([Plan(0, 0, [5, 6])])[0].shape[0] == 1
 
 
 def test_what_the_target_says_about_itself(tiny: Path) -> None:

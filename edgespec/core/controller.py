@@ -77,7 +77,17 @@ class Controller:
         self._n_hopeless += 1
         return False
 
-    def trim(self, drafter: str, proposal: Draft, n_ctx: int, n_other_rows: int = 0, draft_s: float = 0.0) -> Draft:
+    def trim(
+        self,
+        drafter: str,
+        proposal: Draft,
+        n_ctx: int,
+        n_other_rows: int = 0,
+        draft_s: float = 0.0,
+        *,
+        n_replay: int = 0,
+        replays: bool = False,
+    ) -> Draft:
         """The part of a proposal to verify: the prefix that promises the most tokens per second, or nothing.
 
         Args:
@@ -86,6 +96,8 @@ class Controller:
             n_ctx: cached tokens of this session.
             n_other_rows: rows that other sessions put into the same pass.
             draft_s: seconds the drafter needs for such a draft, 0 where hidden.
+            n_replay: accepted tokens that this pass has to evaluate a second time, draft or not.
+            replays: whether a rejected token makes the next pass evaluate this one's accepted tokens again.
         """
         self._n_hopeless += 1
         if not proposal.tokens or self._since_plain >= _STALE_AFTER:
@@ -97,22 +109,39 @@ class Controller:
             if reach < _HOPELESS:
                 break
             reaches.append(reach)
-        plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
+        n_always = 1 + n_replay + n_other_rows
+        plain_s = self.cost.seconds(n_always, n_ctx)
+        step_s = self.cost.seconds(1 + n_other_rows, n_ctx) if n_replay else plain_s
         # Unless the round before drafted too, the next one pays for going back to single rows.
         extra_s = draft_s + (0.0 if self._since_plain else self.cost.switch_s)
-        cheapest = (self.cost.seconds(2 + n_other_rows, n_ctx) + extra_s) / plain_s
+        cheapest = (self.cost.seconds(n_always + 1, n_ctx) + extra_s) / plain_s
         if 1.0 + sum(reaches) <= _MARGIN * cheapest:
             return NO_DRAFT  # most rounds end here: even all of it would not pay for a single row
         self._n_hopeless = 0
         best, best_rate = 0, _MARGIN
-        expected, certain = 1.0, 0
+        expected, certain, reach_before = 1.0, 0, 1.0
+        # What a rejection after so many accepted tokens adds to the next pass, and what it adds in the mean.
+        again_s = [self._again_s(n_always + n, n_other_rows, n_ctx) for n in range(len(reaches))] if replays else []
+        mean_again_s = 0.0
         for n, reach in enumerate(reaches, 1):
             expected += reach
             certain += reach >= _CERTAIN
-            steps = (self.cost.seconds(1 + n + n_other_rows, n_ctx) + extra_s) / plain_s
-            if expected / steps > best_rate and self.ledger.affords(steps - 1.0 - certain, steps - 1.0):
-                best, best_rate = n, expected / steps
+            pass_s = self.cost.seconds(n_always + n, n_ctx) + extra_s
+            cautious_s = worst_s = pass_s
+            if replays:
+                mean_again_s += (reach_before - reach) * again_s[n - 1]
+                reach_before = reach
+                cautious_s += again_s[certain] if certain < n else 0.0
+                worst_s += max(again_s[:n])
+            rate = expected * plain_s / (pass_s + mean_again_s)
+            if rate > best_rate and self.ledger.affords(cautious_s / step_s - 1.0 - certain, worst_s / step_s - 1.0):
+                best, best_rate = n, rate
         return cut(proposal, best)
+
+    def _again_s(self, n_again: int, n_other_rows: int, n_ctx: int) -> float:
+        """Seconds that the next pass takes longer when `n_again` tokens are evaluated anew, the way back included."""
+        longer_s = self.cost.seconds(n_again + 1, n_ctx) - self.cost.seconds(1 + n_other_rows, n_ctx)
+        return max(0.0, longer_s) + self.cost.restore_s
 
     def book(
         self, width: int, n_ctx: int, n_tokens: int, verify_s: float, draft_s: float, n_other_rows: int = 0

@@ -49,6 +49,9 @@ class CostTable:
     """Threads of the single-row passes that were timed."""
     wide: int = 1
     """Threads of the wider ones."""
+    restore_s: float = 0.0
+    """Seconds that going back to the state of before a pass takes, where the memory replays. Keeping that state is part
+    of `base_s`."""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class CostModel:
         self._by_width: dict[int, float] = {}
         self._last_width = 1
         self._n_single = 0
+        self.restore_s = table.restore_s
+        """Seconds that going back to the state of before a pass takes."""
         self.switch_s = table.switch_s
         """Seconds that going back to single rows costs after a wider pass."""
 
@@ -100,7 +105,7 @@ class CostModel:
         one, wide = self._full_one, self._full_wide
         drift = min(_MAX_SAVED_DRIFT, max(1.0 / _MAX_SAVED_DRIFT, wide.scale / one.scale))
         base = {width: seconds if width == 1 else seconds * drift for width, seconds in self._base.items()}
-        return CostTable(base, one.slope, wide.slope, self.switch_s, *self.calibrated)
+        return CostTable(base, one.slope, wide.slope, self.switch_s, *self.calibrated, self.restore_s)
 
     def use_team(self, one: int, wide: int) -> None:
         """From now on passes of one row have `one` threads, wider ones `wide`. What each costs is remembered."""

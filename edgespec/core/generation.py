@@ -90,10 +90,10 @@ class Generation:
     @property
     def prefilling(self) -> bool:
         """Whether the next pass is over the prompt (or over a text whose cache was lost)."""
-        return not self.tokens or self.session.n_pending > 1
+        return not self.tokens or self.session.n_pending > 1 + self.session.n_replay
 
     def plan(self, n_chunk: int, n_draft_max: int, n_other_rows: int) -> Plan:
-        """What to put into the next batch: a chunk of the prompt, or the pending token and a draft.
+        """What to put into the next batch: a chunk of the prompt, or the pending tokens and a draft.
 
         Args:
             n_chunk: most tokens of the prompt at a time.
@@ -106,7 +106,8 @@ class Generation:
         if self.drafting is None:
             return self.session.plan()
         began_s = self._clock()
-        draft = self._draft(self.drafting, min(self._room(), n_draft_max), n_other_rows)
+        room = min(self._room(), n_draft_max - self.session.n_replay)
+        draft = self._draft(self.drafting, room, n_other_rows)
         self._draft_s = self._clock() - began_s
         return self.session.plan(draft)
 
@@ -122,13 +123,15 @@ class Generation:
         verdict = verify(rows, plan.draft, self._sampler, position)
         text, n = self._say(verdict.tokens)
         tokens = verdict.tokens[:n]
+        began_s = self._clock()
         self.session.commit(plan, tokens, verdict.path)
+        undo_s = self._clock() - began_s if self.session.n_replay else 0.0
         self.tokens.extend(tokens)
         logprobs = verdict.logprobs[:n]
         self.logprobs.extend(logprobs)
         n_accepted = min(n, len(verdict.path))
         if not prefilling:
-            self._account(plan, tokens, n_accepted, timing)
+            self._account(plan, tokens, n_accepted, timing, undo_s)
         self._conclude()
         self.stats.committed(n, self._clock())
         return Chunk(text + self._flush(), tokens, n_accepted, logprobs)
@@ -147,6 +150,7 @@ class Generation:
             self.drafting.name if self.drafting and used else "none",
             off,
             tuple(self.drafting.notes) if self.drafting else (),
+            self.session.target.capabilities.rollback,
         )
         usage = Usage(self._n_prompt, len(self.tokens), self.n_cached)
         reason = self.finish_reason or "cancelled"
@@ -174,7 +178,14 @@ class Generation:
         self._proposal = proposal
         if self.controller is None:
             return proposal
-        return self.controller.trim(drafting.name, chain(proposal), len(self.session.tokens), n_other_rows)
+        return self.controller.trim(
+            drafting.name,
+            chain(proposal),
+            len(self.session.tokens),
+            n_other_rows,
+            n_replay=self.session.n_replay,
+            replays=self.session.target.capabilities.rollback == "replay",
+        )
 
     def _say(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text of `tokens` and how many of them count, the one that ends the answer included."""
@@ -197,18 +208,17 @@ class Generation:
             self.session.full or (self.limits.max_tokens is not None and len(self.tokens) >= self.limits.max_tokens)
         ):
             self._finish("length")
-        if self.drafting is not None and self.session.n_pending > 1:
+        if self.drafting is not None and self.session.n_pending > 1 + self.session.n_replay:
             self._off_reason = "no partial rollback: the model's memory refused to take back rejected tokens"
             self.drafting = None
 
-    def _account(self, plan: Plan, tokens: Sequence[int], n_accepted: int, timing: Timing) -> None:
-        width = plan.n_rows
-        self.stats.decode_round(width, n_accepted, len(tokens), self._draft_s, timing.verify_s)
+    def _account(self, plan: Plan, tokens: Sequence[int], n_accepted: int, timing: Timing, undo_s: float) -> None:
+        self.stats.decode_round(plan.n_rows, n_accepted, len(tokens), self._draft_s, timing.verify_s)
         if self.controller is None or self.drafting is None:
             return
         self.controller.acceptance.score(self.drafting.name, self._proposal, tuple(tokens))
         saved_s = self.controller.book(
-            width, plan.n_past, len(tokens), timing.verify_s, self._draft_s, timing.n_other_rows
+            plan.n_tokens, plan.n_past, len(tokens), timing.verify_s, self._draft_s + undo_s, timing.n_other_rows
         )
         self.stats.saved_s = (self.stats.saved_s or 0.0) + saved_s
 

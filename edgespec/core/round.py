@@ -34,7 +34,8 @@ def play_round(
         rows = target.eval(plans)
         ended_s = clock()
         if governor is not None and decoding:
-            governor.observe(n_rows, sum(plan.n_past for plan in plans), ended_s - began_s, ended_s)
+            n_tokens = sum(plan.n_tokens for plan in plans)
+            governor.observe(n_tokens, sum(plan.n_past for plan in plans), ended_s - began_s, ended_s)
         for generation, plan, its_rows in zip(group, plans, rows, strict=True):
             timing = Timing(began_s, ended_s, n_rows - plan.n_rows)
             chunks.append(generation.absorb(plan, its_rows, timing))

@@ -1,6 +1,7 @@
 """One sequence: its tokens, and the invariant that the KV cache holds all of them but the pending ones.
 
-Between rounds of an answer exactly the last token is pending. This is the only code that rewinds a cache.
+Between rounds of an answer exactly the last token is pending, and where the memory replays, accepted tokens in front of
+it. This is the only code that rewinds a cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Session:
         self.n_ctx = target.n_ctx if n_ctx is None else n_ctx
         self.tokens: list[int] = []
         self.n_kv = 0
+        self.n_replay = 0
+        """Accepted tokens that a rejection threw out of the cache again: pending in front of the last one."""
 
     @property
     def n_pending(self) -> int:
@@ -51,6 +54,7 @@ class Session:
                 break
             n_same += 1
         self._rewind(n_same)
+        self.n_replay = 0
         self.tokens = list(prompt)
         return self.n_kv
 
@@ -74,10 +78,11 @@ class Session:
             if self.target.retain(self.seq_id, self.n_kv, path[:n_kept]):
                 self.n_kv += n_kept
             else:
-                self.forget()
+                self.n_kv = self.target.fall_back(self.seq_id, plan.n_past)
         else:
             self.n_kv += n_kept
         self.tokens.extend(tokens)
+        self.n_replay = self.n_pending - 1 if self.n_kv == plan.n_past else 0
 
     def _rewind(self, n_keep: int) -> None:
         if n_keep == self.n_kv:
@@ -85,7 +90,7 @@ class Session:
         if n_keep and self.target.capabilities.rewind and self.target.retain(self.seq_id, n_keep):
             self.n_kv = n_keep
         else:
-            self.forget()
+            self.n_kv = self.target.fall_back(self.seq_id, n_keep)
 
     def forget(self) -> None:
         """Empty the cache: everything is pending again and will be evaluated anew."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from edgespec.interfaces import Report
+from edgespec.interfaces import Report, Rollback
 
 
 @dataclass(slots=True)
@@ -53,7 +53,9 @@ class Stats:
             self.first_token_s = now_s if self.first_token_s is None else self.first_token_s
             self.last_token_s = now_s
 
-    def report(self, drafter: str, off_reason: str | None, notes: tuple[str, ...] = ()) -> Report:
+    def report(
+        self, drafter: str, off_reason: str | None, notes: tuple[str, ...] = (), rollback: Rollback | None = None
+    ) -> Report:
         """The finished account; what only the engine knows (load time, cores, memory) is added by it."""
         first, last = self.first_token_s, self.last_token_s
         decode_s = 0.0 if first is None or last is None else last - first
@@ -73,5 +75,6 @@ class Stats:
             verify_s=self.verify_s,
             tok_s=(self.n_tokens - 1) / decode_s if decode_s > 0 and self.n_tokens > 1 else None,
             saved_s=self.saved_s,
+            rollback=rollback,
             notes=notes,
         )

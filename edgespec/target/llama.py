@@ -87,6 +87,7 @@ class LlamaTarget:
         self._stamp = [0] * options.n_seq_max
         self._n_evals = 0
         self._lost: set[int] = set()
+        self._asides = memory.Asides(self._ctx, options.n_seq_max)
         self.capabilities = self._probe()
 
     def _bind(self) -> None:
@@ -110,6 +111,7 @@ class LlamaTarget:
             self.n_vocab,
             swa_full=options.swa_full,
             compare=options.self_check,
+            asides=self._asides,
         )
         self._set_threads(options.n_threads, options.n_threads_batch or options.n_threads)
         found = self._rules.capabilities(options.n_seq_max)
@@ -117,7 +119,8 @@ class LlamaTarget:
             return found
         self.notes.append("the cache did not give back tokens as asked: drafting and prefix reuse are off")
         self._rules = replace(self._rules, kind="recurrent", n_rs_seq=0)
-        return replace(found, sessions_per_batch=1, max_rollback=0, rewind=False, off_reason="rollback check failed")
+        self._asides.usable = False
+        return replace(self._rules.capabilities(options.n_seq_max), off_reason="rollback check failed")
 
     def _set_threads(self, one: int, wide: int) -> None:
         lib.native().llama_set_n_threads(self._ctx, one, wide)
@@ -149,10 +152,12 @@ class LlamaTarget:
             if len(plans) > self.capabilities.sessions_per_batch or self._lost:
                 self._check_plans(plans)
             first_rows = self._batch.fill(plans, self._n_cached, self.n_ctx, self.n_rows_max)
-            if self._rules.n_rs_seq or self._rules.kind == "recurrent":
+            if self.capabilities.max_rollback is not None:
                 self._check_rollback(plans)
             if self._abort:
                 raise EvalCancelled("the pass was cancelled before it began")
+            if self._asides.usable and plans[0].draft.tokens:  # such memory takes one sequence a batch
+                self._asides.keep(plans[0].seq_id, plans[0].n_past)
             code = self._decode(self._ctx_pointer, self._batch.struct)
             if code != 0:
                 raise self._undo(code, plans)
@@ -190,11 +195,13 @@ class LlamaTarget:
         self._n_evals += 1
         for plan in plans:
             seq_id = plan.seq_id
+            if 0 < plan.n_past == self._asides.n_kept(seq_id):
+                self._asides.fall_back(seq_id, plan.n_past)
+                continue
             keep = plan.n_past if plan.n_past > 0 else -1
             whole = self._rules.kind in ("dense", "sliding") or keep < 0
             if not whole or not self._remove(self._memory, seq_id, keep, -1):
-                self._remove(self._memory, seq_id, -1, -1)
-                self._n_cached[seq_id] = 0
+                self._fall_back(seq_id, 0)
                 self._lost.add(seq_id)
         if code == _ABORTED:
             return EvalCancelled("the pass was cancelled")
@@ -252,9 +259,10 @@ class LlamaTarget:
                 raise EvalError(f"sequence {seq_id} holds {n_cached} tokens, {keep} were to be kept")
             if keep == n_cached:
                 return True
-            if keep > 0 and not self._may_drop(seq_id, keep):
-                return False
-            if not self._remove(self._memory, seq_id, keep if keep > 0 else -1, -1):
+            if keep == 0:
+                self._fall_back(seq_id, 0)
+                return True
+            if not self._may_drop(seq_id, keep) or not self._remove(self._memory, seq_id, keep, -1):
                 return False
             self._n_cached[seq_id] = keep
             self._stamp[seq_id] = -1
@@ -277,10 +285,21 @@ class LlamaTarget:
         with self._lock:
             self._check_alive()
             self._check_seq(seq_id)
-            self._remove(self._memory, seq_id, -1, -1)
-            self._n_cached[seq_id] = 0
-            self._stamp[seq_id] = -1
-            self._lost.discard(seq_id)
+            self._fall_back(seq_id, 0)
+
+    def fall_back(self, seq_id: int, n_keep: int) -> int:
+        """Return to the state of before the last draft if that had at most `n_keep` tokens, else to none; its length."""
+        self._check_alive()
+        with self._lock:
+            self._check_alive()
+            self._check_seq(seq_id)
+            return self._fall_back(seq_id, n_keep)
+
+    def _fall_back(self, seq_id: int, n_keep: int) -> int:
+        self._n_cached[seq_id] = self._asides.fall_back(seq_id, n_keep)
+        self._stamp[seq_id] = -1
+        self._lost.discard(seq_id)
+        return self._n_cached[seq_id]
 
     def abort(self) -> None:
         """Make the running (or the next) `eval` raise EvalCancelled, until `resume`. From any thread or handler."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.errors import ModelError, ModelFormatError, ModelMemoryError
 from edgespec.target import lib
+from edgespec.target.memory import wants_asides
 from edgespec.target.options import TargetOptions
 from edgespec.target.threads import Pools
 
@@ -108,6 +110,7 @@ def _refuse_other_kinds(path: Path, model: int) -> None:
 
 def _make_context(path: Path, model: int, options: TargetOptions, abort: lib.AbortFlag, notes: list[str]) -> int:
     native = lib.native()
+    n_notes = len(notes)
     params = _context_params(options, abort)
     with lib.captured_errors() as errors:
         ctx = native.llama_init_from_model(model, params)
@@ -128,6 +131,11 @@ def _make_context(path: Path, model: int, options: TargetOptions, abort: lib.Abo
     if not native.llama_get_memory(ctx):
         native.llama_free(ctx)
         raise ModelFormatError(f"{path.name} makes embeddings, it does not write text: choose a chat model")
+    if options.n_rs_seq and wants_asides(ctx, model):
+        native.llama_free(ctx)
+        del notes[n_notes:]
+        doubled = replace(options, n_seq_max=2 * options.n_seq_max, n_rs_seq=0)
+        return _make_context(path, model, doubled, abort, notes)
     return int(ctx)
 
 

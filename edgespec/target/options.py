@@ -29,7 +29,8 @@ class TargetOptions:
     n_batch: int = 512
     """Most tokens of one `eval`."""
     n_rs_seq: int = 0
-    """State snapshots asked for, on models with a recurrent part: how many tokens can be taken back."""
+    """State snapshots asked for, on models with a recurrent part: how many tokens can be taken back. Where llama.cpp
+    grants none, one state a sequence is kept aside instead. 0: no draft will be taken back."""
     use_mmap: bool = True
     """Map the file; where that fails it is read instead, with a note."""
     repack: bool = True

@@ -75,6 +75,14 @@ class Acceptance:
         for strength, claim in zip(proposal.strength, proposal.confidence, strict=True):
             yield self.rate(drafter, strength, claim)
 
+    def promise(self, drafter: str, proposal: Draft) -> float:
+        """How many tokens of a chain may be expected to be right."""
+        reach, expected = 1.0, 0.0
+        for rate in self.rates(drafter, proposal):
+            reach *= rate
+            expected += reach
+        return expected
+
     def score(self, drafter: str, proposal: Draft, committed: tuple[int, ...]) -> None:
         """Hold a proposal, verified or not, against the tokens that became the text.
 

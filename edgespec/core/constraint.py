@@ -1,17 +1,18 @@
 """What the sampler sees of a constraint (a grammar): which tokens may come next, and which came.
 
-The rule, in full: a token is drawn as if there were no constraint and kept if it is allowed. Else it is the best allowed
-token by the very same scores (logit over temperature plus the noise of that token), among those that top-k, top-p and
-the like had left; only where these are all refused are the cut-offs applied anew, to the allowed tokens alone.
+The rule, in full: a token is drawn as if there were no constraint and kept if it is allowed. Else the best allowed
+token by the same scores (logit over temperature plus the noise of that token) is taken, among those that top-k, top-p
+and the like had left; only where these are all refused are the cut-offs applied anew, to the allowed tokens alone.
 
-Since the noise belongs to the token, the arg max over the allowed tokens is the first draw wherever that is allowed, and
-is an exact draw from the sampler's distribution restricted to the allowed tokens and made to sum to one: cut-offs first,
-grammar last. llama.cpp instead draws anew with the cut-offs after the grammar, a mixture of the two. The same rows give
-the same text, drafted or not.
+Since the noise belongs to the token, the arg max over the allowed tokens is the first draw wherever that is allowed. It
+is an exact draw from the sampler's distribution restricted to the allowed tokens and made to sum to one: the cut-offs
+come first, the grammar last. llama.cpp instead draws anew with the cut-offs after the grammar, a mixture of the two.
+The same rows give the same text, drafted or not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +48,10 @@ class Guide(Protocol):
 
     def accept(self, token: int) -> None:
         """Go on behind `token`, which must be allowed."""
+        ...
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` may come next, one after the other, before the first that may not."""
         ...
 
     def forced(self) -> Forced:

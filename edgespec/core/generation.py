@@ -15,6 +15,7 @@ from edgespec.core.session import Session
 from edgespec.core.stats import Stats
 from edgespec.core.stream import TextStream
 from edgespec.core.verify import verify
+from edgespec.errors import ConstraintError
 from edgespec.interfaces import (
     NO_DRAFT,
     Chunk,
@@ -57,8 +58,12 @@ class Generation:
         clock: Callable[[], float],
         drafting: Drafting | None = None,
         controller: Controller | None = None,
+        guide: Guide | None = None,
+        forced: Drafting | None = None,
     ) -> None:
         """Without `drafting` the answer is decoded plainly; without `controller` drafts are taken as they come.
+
+        `guide` constrains the text; `forced` drafts what it leaves no choice about, beside `drafting`.
 
         Raises:
             ContextFullError: the prompt does not fit.
@@ -78,10 +83,12 @@ class Generation:
             self.drafting = None
         self._n_prompt = len(prompt)
         self._clock = clock
-        self._sampler = Sampler(sampling, prompt)
+        self._guide = guide
+        self._forced = forced
+        self._sampler = Sampler(sampling, prompt, guide)
         self._stream = TextStream(piece, limits.stop)
         self._text: list[str] = []
-        self._proposal = NO_DRAFT
+        self._proposals: list[tuple[str, Draft]] = []
         self._draft_s = 0.0
         self._eog = frozenset() if limits.ignore_eog else session.target.eog
         if limits.max_tokens is not None and limits.max_tokens <= 0:
@@ -100,7 +107,7 @@ class Generation:
             n_draft_max: most drafted tokens the batch has room for.
             n_other_rows: rows of the other sessions in the batch.
         """
-        self._proposal, self._draft_s = NO_DRAFT, 0.0
+        self._proposals, self._draft_s = [], 0.0
         if self.prefilling:
             return self.session.plan(n_chunk=n_chunk)
         if self.drafting is None:
@@ -112,7 +119,11 @@ class Generation:
         return self.session.plan(draft)
 
     def absorb(self, plan: Plan, rows: Rows, timing: Timing) -> Chunk:
-        """Take in what the pass returned for `plan`; give what may be shown of it."""
+        """Take in what the pass returned for `plan`; give what may be shown of it.
+
+        Raises:
+            ConstraintError: no token of the vocabulary can go on as the constraint wants.
+        """
         prefilling = self.prefilling
         if prefilling:
             self.stats.prefill(timing.verify_s)
@@ -120,7 +131,11 @@ class Generation:
             self.session.commit(plan)
             return Chunk("", (), 0)
         position = plan.n_past + len(plan.pending)
-        verdict = verify(rows, plan.draft, self._sampler, position)
+        try:
+            verdict = verify(rows, plan.draft, self._sampler, position)
+        except ConstraintError:
+            self.session.forget()  # what the pass left in the cache is no part of the text
+            raise
         text, n = self._say(verdict.tokens)
         tokens = verdict.tokens[:n]
         began_s = self._clock()
@@ -146,8 +161,9 @@ class Generation:
         """The finished answer. The report lacks what only the engine knows."""
         off = self._off_reason or (self.drafting.off_reason if self.drafting else None)
         used = self.drafting is not None and off is None
+        names = [drafting.name for drafting in (self.drafting, self._forced) if drafting and used]
         report = self.stats.report(
-            self.drafting.name if self.drafting and used else "none",
+            "+".join(names) or "none",
             off,
             tuple(self.drafting.notes) if self.drafting else (),
             self.session.target.capabilities.rollback,
@@ -187,6 +203,21 @@ class Generation:
             replays=self.session.target.capabilities.rollback == "replay",
         )
 
+    def _constrained(self, guide: Guide, drafting: Drafting, proposal: Draft, limit: int) -> tuple[Drafting, Draft]:
+        """What the drafter proposed as far as it is allowed, or what is forced, whichever promises more."""
+        proposal = chain(proposal)
+        proposal = cut(proposal, guide.n_allowed(proposal.tokens))
+        forced = self._forced.propose(self.session.tokens, limit) if self._forced is not None else NO_DRAFT
+        if self._forced is None or not forced.tokens:
+            return drafting, proposal
+        if proposal.tokens and self.controller is not None:
+            rates = self.controller.acceptance
+            if rates.promise(drafting.name, proposal) > rates.promise(self._forced.name, forced):
+                self._proposals.append((self._forced.name, forced))
+                return drafting, proposal
+            self._proposals.append((drafting.name, proposal))
+        return self._forced, forced
+
     def _say(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text of `tokens` and how many of them count, the one that ends the answer included."""
         text: list[str] = []
@@ -216,7 +247,8 @@ class Generation:
         self.stats.decode_round(plan.n_rows, n_accepted, len(tokens), self._draft_s, timing.verify_s)
         if self.controller is None or self.drafting is None:
             return
-        self.controller.acceptance.score(self.drafting.name, self._proposal, tuple(tokens))
+        for name, proposal in self._proposals:
+            self.controller.acceptance.score(name, proposal, tuple(tokens))
         saved_s = self.controller.book(
             plan.n_tokens, plan.n_past, len(tokens), timing.verify_s, self._draft_s + undo_s, timing.n_other_rows
         )

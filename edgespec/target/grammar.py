@@ -11,6 +11,7 @@ import codecs
 import ctypes
 import functools
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -173,6 +174,17 @@ class LlamaGuide:
         if ahead is not None and ahead.text.startswith(piece) and (len(ahead.text) > len(piece) or ahead.ends):
             n = len(piece)
             self._ahead = _Ahead(ahead.text[n:], ahead.tokens[n:], ahead.ends)
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` may come next, one after the other, before the first that may not."""
+        if not tokens or not self.allows(tokens[0]):
+            return 0
+        scout = self._clone()
+        for n, token in enumerate(tokens):
+            if not scout.allows(token):
+                return n
+            scout.accept(token)
+        return len(tokens)
 
     def forced(self) -> Forced:
         """What must come next whatever the model says, up to the next choice, as the model would likely write it."""

@@ -20,6 +20,7 @@ from edgespec.interfaces import Capabilities, Plan, Row, Rows, Team
 from edgespec.target import lib, memory
 from edgespec.target.batch import Batch
 from edgespec.target.gguf_check import GGUFInfo, check
+from edgespec.target.grammar import Grammars, LlamaGuide
 from edgespec.target.opening import Handles
 from edgespec.target.options import TargetOptions
 from edgespec.target.threads import largest
@@ -66,6 +67,7 @@ class LlamaTarget:
         self._ctx = handles.ctx
         self._abort = handles.abort
         self._vocab = Vocab(handles.model)
+        self._grammars: Grammars | None = None
         self._bind()
         self.n_vocab = self._vocab.n_tokens
         self.n_ctx = min(options.n_ctx, int(native.llama_n_ctx(self._ctx)))
@@ -320,6 +322,17 @@ class LlamaTarget:
         """Bytes of one token as shown to a reader; control tokens give b''."""
         self._check_alive()
         return self._vocab.piece(token)
+
+    def guide(self, grammar: str) -> LlamaGuide:
+        """A new guide by a grammar in GBNF whose first rule is `root`.
+
+        Raises:
+            ConstraintError: the grammar is not valid.
+        """
+        self._check_alive()
+        if self._grammars is None:
+            self._grammars = Grammars(self._vocab)
+        return self._grammars.guide(grammar)
 
     # --- what the model is, and how it runs ---
 

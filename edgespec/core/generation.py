@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edgespec.core.constraint import Guide
 from edgespec.core.controller import Controller, chain, cut
 from edgespec.core.drafting import Drafting
 from edgespec.core.sampling import Sampler
@@ -181,17 +182,20 @@ class Generation:
         return room if rollback is None else min(room, rollback)
 
     def _draft(self, drafting: Drafting, limit: int, n_other_rows: int) -> Draft:
-        if self.controller is not None and not self.controller.asks():
-            return NO_DRAFT
         if self.limits.fixed_draft is not None:
             limit = min(limit, self.limits.fixed_draft)
-        proposal = drafting.propose(self.session.tokens, limit)
+        asks = self.controller is None or self.controller.asks()
+        proposal = drafting.propose(self.session.tokens, limit) if asks else NO_DRAFT
+        if self._guide is not None:
+            drafting, proposal = self._constrained(self._guide, drafting, proposal, limit)
+        if not asks and not proposal.tokens:
+            return NO_DRAFT
         if not self.session.target.capabilities.tree:
             proposal = chain(proposal)
         if not self._eog.isdisjoint(proposal.tokens):  # what follows the end is never wanted
             end = next(i for i, token in enumerate(proposal.tokens) if token in self._eog)
             proposal = cut(proposal, end + 1)
-        self._proposal = proposal
+        self._proposals.append((drafting.name, proposal))
         if self.controller is None:
             return proposal
         return self.controller.trim(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.chat import Chat
     from edgespec.config import EngineConfig
+    from edgespec.constraint import Constraint
     from edgespec.engine import Engine
     from edgespec.errors import (
         ConfigError,
+        ConstraintError,
         DeviceError,
         DownloadError,
         DrafterError,
@@ -39,6 +41,8 @@ _HOME_OF = {
     "Chat": "edgespec.chat",
     "Chunk": "edgespec.interfaces",
     "ConfigError": "edgespec.errors",
+    "Constraint": "edgespec.constraint",
+    "ConstraintError": "edgespec.errors",
     "DeviceError": "edgespec.errors",
     "DownloadError": "edgespec.errors",
     "Draft": "edgespec.interfaces",
@@ -61,6 +65,8 @@ __all__ = [
     "Chat",
     "Chunk",
     "ConfigError",
+    "Constraint",
+    "ConstraintError",
     "DeviceError",
     "DownloadError",
     "Draft",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.answer import Live, Stream
+from edgespec.constraint import Constraint
 from edgespec.conversation import Exchange, PromptMemory, Saved, as_messages, write_atomically
 from edgespec.engine import Engine
 from edgespec.errors import ConfigError, ContextFullError, EdgespecError
@@ -102,7 +103,7 @@ class Turn(Iterator[Chunk]):
 class Chat:
     """A conversation. Its turns share one session, so that only what is new is evaluated.
 
-    `sampling`, `limits` and `drafter` may be changed between turns.
+    `sampling`, `limits`, `drafter` and `constraint` may be changed between turns.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Chat:
         sampling: Sampling | None = None,
         limits: Limits | None = None,
         drafter: str | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         """What is not given comes from the engine's configuration; an empty `system` means none."""
         self._engine = engine
@@ -121,6 +123,7 @@ class Chat:
         self.sampling = sampling_from(config) if sampling is None else sampling
         self.limits = Limits(config.max_tokens, max_draft=config.max_draft) if limits is None else limits
         self.drafter = drafter
+        self.constraint = constraint
         self.last: Result | None = None
         """The result of the last turn that ended without an error."""
         self._exchanges: list[Exchange] = []
@@ -272,7 +275,10 @@ class Chat:
         if self._session is None:
             self._session = self._engine.session()
         prompt = self._fit(exchanges, self._session.n_ctx)
-        stream = self._engine.stream(prompt.ids, sampling, self.limits, drafter=self.drafter, session=self._session)
+        stream = self._engine.stream(
+            prompt.ids, sampling, self.limits,
+            drafter=self.drafter, session=self._session, constraint=self.constraint,
+        )  # fmt: skip
         if prompt.first > self._first:
             n = prompt.first - self._first
             turns = "turn is" if n == 1 else f"{n} turns are"

@@ -14,6 +14,7 @@ from typing import Self
 from edgespec import paths, state
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
+from edgespec.constraint import Constraint
 from edgespec.core.acceptance import Acceptance
 from edgespec.core.controller import Controller
 from edgespec.core.cost import CostModel
@@ -22,6 +23,7 @@ from edgespec.core.generation import Generation
 from edgespec.core.session import Session
 from edgespec.device import host
 from edgespec.draft import AUTO, REGISTRY
+from edgespec.draft.forced import ForcedDrafter
 from edgespec.draft.isolated import IsolatedDrafter
 from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
@@ -139,6 +141,7 @@ class Engine:
         *,
         drafter: str | Drafter | None = None,
         session: Session | None = None,
+        constraint: Constraint | None = None,
     ) -> Stream:
         """Begin an answer; iterate over the result for its pieces.
 
@@ -149,9 +152,11 @@ class Engine:
             drafter: a name of `edgespec.draft.NAMES`, or an object of your own, which runs on its own thread.
             session: continue in its KV cache, ending an answer that still runs there; None: a fresh one that is
                 forgotten afterwards. An answer that is left before its end should be closed.
+            constraint: what the answer must look like; with the drafter "auto", what it leaves no choice about is
+                drafted too.
 
         Raises:
-            ConfigError: an option has no such value.
+            ConfigError: an option has no such value, or llama.cpp refuses the grammar.
             ContextFullError: the prompt does not fit.
         """
         sampling = sampling or sampling_from(self.config)
@@ -171,9 +176,14 @@ class Engine:
                 before = self._answering.get(session)
                 if before is not None:
                     before.cancel()  # a session tells one text: a new answer ends the one before
+                guide = self.target.guide(constraint.grammar) if constraint is not None else None
+                forced = None
+                if guide is not None and drafting is not None and (drafter or self.config.drafter) == "auto":
+                    forced = Drafting(ForcedDrafter(guide, self.target.piece), self.target.n_vocab)
                 generation = Generation(
-                    session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller
-                )
+                    session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller,
+                    guide, forced,
+                )  # fmt: skip
             except BaseException:
                 if owned:
                     self.release(session)

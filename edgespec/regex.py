@@ -1,6 +1,6 @@
-"""Regular expressions to grammars, read by Python's own parser.
+r"""Regular expressions to grammars, read by Python's own parser.
 
-What a grammar cannot say (looking around, back references, boundaries of words, flags) is refused. `\\d`, `\\w` and `\\s`
+What a grammar cannot say (looking around, back references, boundaries of words, flags) is refused. `\d`, `\w`, and `\s`
 mean their ASCII characters; their opposites leave out whatever Python would count among them.
 """
 
@@ -172,5 +172,3 @@ def _all_of(category: str) -> list[tuple[int, int]]:
     """Every character that Python counts to a category; beyond the first plane all are counted, to be safe."""
     test = _IS[category][1]
     return union([*((i, i) for i in range(0x10000) if test(chr(i))), (0x10000, 0x10FFFF)])
-
-

@@ -42,9 +42,9 @@ def numbers(least: float | None, most: float | None, *, above: bool, below: bool
     hi = None if most is None else math.ceil(most) - 1 if below else math.floor(most)
     ways = _signed(lo, hi, "")
     if hi is None or lo is None or lo < hi:
-        ways = [way for way in _signed(lo, None if hi is None else hi - 1, _FRACTION, negative=False)] + [
-            way for way in _signed(None if lo is None else lo + 1, hi, _FRACTION, positive=False)
-        ] + ways
+        from_zero = _signed(lo, None if hi is None else hi - 1, _FRACTION, negative=False)
+        to_zero = _signed(None if lo is None else lo + 1, hi, _FRACTION, positive=False)
+        ways = [*from_zero, *to_zero, *ways]
     if above and least == 0 and (most is None or most >= 1):
         ways.append('"0." [0-9]{0,5} [1-9]')
     if not ways:
@@ -52,7 +52,9 @@ def numbers(least: float | None, most: float | None, *, above: bool, below: bool
     return choice(ways)
 
 
-def _signed(least: int | None, most: int | None, tail: str, *, negative: bool = True, positive: bool = True) -> list[str]:
+def _signed(
+    least: int | None, most: int | None, tail: str, *, negative: bool = True, positive: bool = True
+) -> list[str]:
     """Ways to write the integers in a range, each followed by `tail`."""
     if least is not None and most is not None and least > most:
         return []

@@ -1,0 +1,117 @@
+"""Joining JSON schemas that must hold together, and telling apart those that must not.
+
+Knows keywords and what two of them mean together; nothing of grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgespec.errors import ConstraintError
+
+Schema = Mapping[str, Any]
+ANNOTATIONS = frozenset({
+    "title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions",
+    "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "discriminator", "$anchor",
+})  # fmt: skip
+"""Keywords under which every value is valid."""
+KINDS = ("object", "array", "string", "number", "integer", "boolean", "null")
+_HINTS = {
+    "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "additionalItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+_LARGER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
+_SMALLER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+
+
+def kinds(schema: Schema, path: str) -> list[str]:
+    """The types a schema allows; where it names none, those that its other keywords are about.
+
+    Raises:
+        ConstraintError: a type that there is not.
+    """
+    named = schema.get("type")
+    if named is None:
+        return [kind for kind, keys in _HINTS.items() if any(key in schema for key in keys)]
+    listed = named if isinstance(named, list) else [named]
+    if not listed or any(kind not in KINDS for kind in listed):
+        raise ConstraintError(f"JSON schema, {path}: type must be one or several of {', '.join(KINDS)}")
+    return [kind for kind in listed if not (kind == "integer" and "number" in listed)]
+
+
+def merge(a: Schema, b: Schema, path: str) -> Schema:
+    """A schema under which a value is valid where it is under both.
+
+    Raises:
+        ConstraintError: two keywords that do not join.
+    """
+    joined: dict[str, Any] = {**a}
+    for key, value in b.items():
+        if key in ANNOTATIONS or (key in joined and joined[key] == value):
+            continue
+        if key not in joined:
+            joined[key] = value
+        elif key in _LARGER and not isinstance(value, bool):
+            joined[key] = max(joined[key], value)
+        elif key in _SMALLER and not isinstance(value, bool):
+            joined[key] = min(joined[key], value)
+        elif key == "required":
+            joined[key] = list(dict.fromkeys([*joined[key], *value]))
+        elif key == "properties":
+            joined[key] = {**joined[key], **value}
+            for name in set(a["properties"]) & set(value):
+                if a["properties"][name] != value[name]:
+                    joined[key][name] = {"allOf": [a["properties"][name], value[name]]}
+        elif key == "type":
+            joined[key] = _both_types(joined[key], value)
+        elif key == "enum":
+            joined[key] = [item for item in joined[key] if item in value]
+        else:
+            raise ConstraintError(f"JSON schema, {path}: two values of {key!r} that must both hold: join them by hand")
+        if joined[key] == [] and key in ("type", "enum"):
+            raise ConstraintError(f"JSON schema, {path}: {key!r} of the parts exclude one another")
+    for one, other in ((a, b), (b, a)):
+        extra = set(other.get("properties", {})) - set(one.get("properties", {}))
+        if one.get("additionalProperties", True) is not True and extra:
+            raise ConstraintError(
+                f"JSON schema, {path}: additionalProperties of one part is about properties of another"
+            )
+    return joined
+
+
+def _both_types(a: object, b: object) -> list[object]:
+    one, other = (value if isinstance(value, list) else [value] for value in (a, b))
+    both = [kind for kind in one if kind in other]
+    if "integer" not in both and ({"integer"} & {*one, *other}) and "number" in {*one, *other}:
+        both.append("integer")
+    return both
+
+
+def disjoint(a: Schema | bool, b: Schema | bool) -> bool:
+    """Whether surely no value is valid under both."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is False or b is False
+    values_a, values_b = _values(a), _values(b)
+    if values_a is not None and values_b is not None:
+        return not any(_same(x, y) for x in values_a for y in values_b)
+    if "type" in a and "type" in b and not _both_types(a["type"], b["type"]):
+        return True
+    if a.get("type") == b.get("type") == "object":
+        shared = set(a.get("required", ())) & set(b.get("required", ()))
+        parts = ((a.get("properties", {}).get(name), b.get("properties", {}).get(name)) for name in shared)
+        return any(isinstance(x, Mapping) and isinstance(y, Mapping) and disjoint(x, y) for x, y in parts)
+    return False
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _same(x: object, y: object) -> bool:
+    return x == y and isinstance(x, bool) == isinstance(y, bool)

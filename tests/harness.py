@@ -10,6 +10,7 @@ import codecs
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller
@@ -18,11 +19,12 @@ from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
 from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
+from edgespec.core.logprobs import logprobs_of
 from edgespec.core.round import play_round
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
-from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling, Team
+from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling, Team, TokenLogprobs
 from edgespec.testing import FakeClock, FakeTarget
 
 COSTS = {1: 1.0, 2: 1.7, 4: 2.4, 8: 3.6, 16: 5.8}
@@ -67,6 +69,7 @@ class Answer:
     tokens: tuple[int, ...]
     text: str
     finish_reason: FinishReason
+    logprobs: tuple[TokenLogprobs, ...]
 
 
 def random_case(rng: random.Random) -> Case:
@@ -103,10 +106,30 @@ def random_case(rng: random.Random) -> Case:
             logit_bias=rng.choice([{}, {2: 1.5}]),
             seed=rng.randrange(5),
             attempt=rng.randrange(2),
+            **random_extras(rng),
         ),
         turns=tuple(tuple(turn() for _ in range(n_sessions)) for _ in range(rng.randint(1, 3))),
         controlled=rng.random() < 0.5,
     )
+
+
+def random_extras(rng: random.Random) -> dict[str, Any]:
+    """The rarer samplers: each in some cases, none in half of them."""
+    if rng.random() < 0.5:
+        return {}
+    return {
+        "top_n_sigma": rng.choice([0.0, 1.0]),
+        "min_keep": rng.choice([0, 3]),
+        "xtc_probability": rng.choice([0.0, 0.5, 1.0]),
+        "dynatemp_range": rng.choice([0.0, 0.4]),
+        "mirostat": rng.choice([0, 0, 1, 2]),
+        "mirostat_tau": rng.choice([1.0, 5.0]),
+        "dry_multiplier": rng.choice([0.0, 0.8]),
+        "dry_allowed_length": rng.choice([1, 2]),
+        "dry_penalty_last_n": rng.choice([-1, 0, 5, 64]),
+        "dry_breakers": rng.choice([None, ((2,), (1, 2))]),
+        "logprobs": rng.choice([None, 0, 2]),
+    }
 
 
 def piece(token: int) -> bytes:
@@ -148,20 +171,28 @@ def naive(case: Case) -> list[Answer]:
 
 def _naive_answer(case: Case, target: FakeTarget, text: list[int], limits: Limits) -> Answer:
     tokens: list[int] = []
+    logprobs: list[TokenLogprobs] = []
     raw = b""
+    sampler = Sampler(case.sampling, text)
     while True:
-        token = Sampler(case.sampling, text).sample(target.logits(text), len(text))
+        if not case.sampling.mirostat:  # which knows how the text came about, the others only the text
+            sampler = Sampler(case.sampling, text)
+        row = target.logits(text)
+        token = sampler.sample(row, len(text))
+        sampler.accept(token)
         text.append(token)
         tokens.append(token)
+        if case.sampling.logprobs is not None:
+            logprobs.append(logprobs_of(row, token, case.sampling.logprobs))
         if token in target.eog and not limits.ignore_eog:
-            return Answer(tuple(tokens), raw.decode("utf-8", "replace"), "stop")
+            return Answer(tuple(tokens), raw.decode("utf-8", "replace"), "stop", tuple(logprobs))
         raw += piece(token)
         shown = codecs.getincrementaldecoder("utf-8")("replace").decode(raw)
         found = [shown.find(s) for s in limits.stop if s in shown]
         if found:
-            return Answer(tuple(tokens), shown[: min(found)], "stop")
+            return Answer(tuple(tokens), shown[: min(found)], "stop", tuple(logprobs))
         if len(tokens) == limits.max_tokens or len(text) > case.n_ctx:
-            return Answer(tuple(tokens), raw.decode("utf-8", "replace"), "length")
+            return Answer(tuple(tokens), raw.decode("utf-8", "replace"), "length", tuple(logprobs))
 
 
 class OddDrafter:
@@ -234,7 +265,7 @@ def engine(case: Case, drafted: bool) -> list[Answer]:
             assert report.accepted <= report.drafted, "more accepted than drafted"
             assert result.usage.completion_tokens == len(result.tokens), "usage differs from the tokens"
             assert sum(report.accepted_by_position) == report.accepted, "positions do not add up"
-            answers.append(Answer(result.tokens, result.text, result.finish_reason))
+            answers.append(Answer(result.tokens, result.text, result.finish_reason, result.logprobs))
     return answers
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,64 +16,6 @@ from edgespec.interfaces import Sampling
 
 def row_of(*logits: float) -> np.ndarray:
     return np.array(logits, np.float32)
-
-
-def reference_probabilities(row: np.ndarray, p: Sampling) -> dict[int, float]:
-    """The textbook way: sort everything, cut step by step in float64."""
-    logits = row.astype(np.float64)
-    ids = [int(i) for i in np.lexsort((np.arange(len(row)), -logits))]
-    if p.top_k:
-        ids = ids[: p.top_k]
-
-    def softmax(kept: list[int], t: float = 1.0) -> list[float]:
-        e = [math.exp((logits[i] - max(logits[j] for j in kept)) / t) for i in kept]
-        return [x / sum(e) for x in e]
-
-    if p.typical_p < 1:
-        probs = softmax(ids)
-        entropy = -sum(x * math.log(x) for x in probs if x > 0)
-        order = sorted(range(len(ids)), key=lambda i: abs(-math.log(max(probs[i], 1e-300)) - entropy))
-        kept, mass = [], 0.0
-        for i in order:
-            kept.append(i)
-            mass += probs[i]
-            if mass >= p.typical_p:
-                break
-        ids = [ids[i] for i in sorted(kept)]
-    if p.top_p < 1:
-        probs = softmax(ids)
-        mass, n = 0.0, 0
-        while n < len(ids) and mass < p.top_p:
-            mass += probs[n]
-            n += 1
-        ids = ids[:n]
-    if p.min_p > 0:
-        best = max(logits[i] for i in ids)
-        ids = [i for i in ids if logits[i] >= best + math.log(p.min_p)]
-    return dict(zip(ids, softmax(ids, p.temperature), strict=True))
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        Sampling(temperature=1.0),
-        Sampling(temperature=0.7, top_k=4),
-        Sampling(temperature=1.3, top_p=0.8),
-        Sampling(temperature=0.9, min_p=0.2),
-        Sampling(temperature=1.0, typical_p=0.6),
-        Sampling(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05, typical_p=0.9),
-    ],
-)
-def test_draws_follow_the_target_distribution(params: Sampling) -> None:
-    row = np.random.default_rng(3).normal(0, 1.5, 12).astype(np.float32)
-    expected = reference_probabilities(row, params)
-    sampler, n = Sampler(params, []), 20_000
-    counts = np.bincount([sampler.sample(row, position) for position in range(n)], minlength=12)
-    assert set(np.flatnonzero(counts)) <= set(expected)
-    chi2 = sum((counts[i] - n * q) ** 2 / (n * q) for i, q in expected.items())
-    # Wilson-Hilferty: the 99.9 % point of chi-square with k degrees of freedom.
-    k = max(1, len(expected) - 1)
-    assert chi2 < k * (1 - 2 / (9 * k) + 3.09 * math.sqrt(2 / (9 * k))) ** 3
 
 
 def test_noise_depends_on_seed_attempt_position_and_token_only() -> None:

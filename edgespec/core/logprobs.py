@@ -16,7 +16,8 @@ def logprobs_of(row: Row, token: int, n_top: int) -> TokenLogprobs:
         row = np.where(np.isnan(row), np.float32(-np.inf), row)
     best = row.max()
     if np.isfinite(best):
-        rest = math.log(float(np.exp(row - best, dtype=np.float32).sum(dtype=np.float64)))
+        with np.errstate(over="ignore"):  # differences beyond float32 have no mass
+            rest = math.log(float(np.exp(row - best, dtype=np.float32).sum(dtype=np.float64)))
 
         def logprob(i: int) -> float:
             return float(row[i]) - float(best) - rest

@@ -34,8 +34,7 @@ class Mirostat:
             ids = top_k(row, self._zipf_k(row))
             return ids[row[ids] > -np.inf]
         t = self._p.temperature
-        with np.errstate(over="ignore"):  # logits that penalties put beyond float32
-            mass = np.exp((row - best) / np.float32(t), dtype=np.float32)
+        mass = np.exp((row - best) / np.float32(t), dtype=np.float32)
         bits = math.log2(float(mass.sum(dtype=np.float64)))
         # surprise = bits - (logit - best) / (t ln 2) <= mu, as a floor for logits; the best one always stays
         floor = float(best) + t * _LN2 * (bits - self.mu)

@@ -79,15 +79,19 @@ class Sampler:
             logit = row[best]
         if self._greedy or not math.isfinite(logit):  # not finite: one is forced, or all are forbidden
             return best
+        with np.errstate(over="ignore"):  # differences of penalised logits may be beyond float32
+            return self._chosen(row, logit, position)
+
+    def _chosen(self, row: Row, best: np.float32, position: int) -> int:
         if self._mirostat is not None:
-            ids = self._mirostat.candidates(row, logit)
+            ids = self._mirostat.candidates(row, best)
             scaled = row[ids].astype(np.float64) / self.params.temperature
             token = self._draw(ids, scaled, position)
             self._mirostat.drew(token, ids, scaled)
             return token
         p = self.params
         tossed = coin(p.seed, p.attempt, position) if p.xtc_probability > 0.0 else 1.0
-        ids = survivors(row, logit, p, tossed)
+        ids = survivors(row, best, p, tossed)
         if len(ids) == 1:
             return int(ids[0])
         logits = row[ids].astype(np.float64)
@@ -98,7 +102,8 @@ class Sampler:
 
     def _adjusted(self, row: Row) -> Row:
         row = row.copy()
-        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, and inf - inf is caught
+        # Beyond float32 is infinite; inf - inf is NaN, which is never drawn.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for token, bias in self.params.logit_bias.items():
                 row[token] += bias
             for penalty in self._penalties:

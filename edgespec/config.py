@@ -35,7 +35,10 @@ class EngineConfig:
     n_ctx: int | None = None
     threads: int | None = None
     threads_batch: int | None = None
-    kv_type: str = "f16"
+    kv_type: str | None = None
+    """Types of the KV cache: one name, or "K/V". None: f16, or what `exact` chooses."""
+    exact: bool | None = None
+    """Keep to what is certified to give the text of plain decoding; None: where that costs at most 2 %."""
     mmap: bool = True
     drafter: str = "auto"
     max_draft: int = 15
@@ -171,6 +174,16 @@ def _one_of(*names: str) -> Rule:
     return rule
 
 
+_KV_NAMES = ("f16", "q8_0", "bf16", "f32")
+
+
+def _kv_type(raw: object) -> str:
+    names = raw.split("/") if isinstance(raw, str) else []
+    if len(names) not in (1, 2) or not all(name in _KV_NAMES for name in names):
+        raise ValueError(f"one of {', '.join(_KV_NAMES)}, or two of them as K/V")
+    return "/".join(names)
+
+
 def _or_none(rule: Rule, word: str = "auto") -> Rule:
     """Also accept the word for what None means."""
 
@@ -190,7 +203,8 @@ _RULES: dict[str, Rule] = {
     "n_ctx": _or_none(_whole(32, 2**31 - 1)),
     "threads": _or_none(_whole(1, 512)),
     "threads_batch": _or_none(_whole(1, 512)),
-    "kv_type": _one_of("f16", "q8_0", "bf16", "f32"),
+    "kv_type": _or_none(_kv_type),
+    "exact": _or_none(_switch),
     "mmap": _switch,
     "drafter": _text,
     "max_draft": _whole(0, 63),

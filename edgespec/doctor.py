@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec import __version__, paths, state
+from edgespec import __version__, certificate, paths, state
 from edgespec import config as configuration
 from edgespec.config import EngineConfig
 from edgespec.device import host
@@ -26,13 +26,15 @@ from edgespec.device.placement import Placement, placement
 from edgespec.device.sysfs import Sysfs, within
 from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import ConfigError, EdgespecError
+from edgespec.exact import Decision
 from edgespec.hub import store
 from edgespec.interfaces import Conditions
 from edgespec.machine import full_team
+from edgespec.opening import KV_TYPE, exactness, with_kv
 from edgespec.target import gguf_check, sizing
 from edgespec.target.build import Build, kernels, probe_build
 from edgespec.target.gguf_check import GGUFInfo
-from edgespec.target.options import KvType, TargetOptions
+from edgespec.target.options import TargetOptions
 
 PACKAGES = ("llama-cpp-python", "numpy", "gguf", "typer", "jinja2", "requests")
 OPTIONAL = {
@@ -77,6 +79,10 @@ class ModelFacts:
     problem: str | None = None
     pass_s: Mapping[int, float] | None = None
     """Seconds of a pass by rows, as measured on this machine with these options; None: not measured yet."""
+    exact_widths: Mapping[str, tuple[int, ...]] | None = None
+    """By KV type, widths over 1 whose logits are those of single rows; None: not certified."""
+    exact: str | None = None
+    """Whether texts are exact with these options, and why; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +211,8 @@ def _model(
         info = gguf_check.check(path, repacked_types=frozenset(build.repacked))
     except EdgespecError as error:
         return ModelFacts(name, role, problem=str(error))
-    kv_type: KvType = config.kv_type  # type: ignore[assignment]  # the configuration checked it
-    options = TargetOptions(
-        n_ctx=0, kv_type_k=kv_type, kv_type_v=kv_type, n_rows_max=1 + config.max_draft, n_rs_seq=config.max_draft
+    options = with_kv(
+        TargetOptions(n_ctx=0, n_rows_max=1 + config.max_draft, n_rs_seq=config.max_draft), config.kv_type
     )
     n_ctx, need_bytes, problem = None, None, None
     try:
@@ -215,16 +220,27 @@ def _model(
         need_bytes = sizing.estimate(info, replace(options, n_ctx=n_ctx)).total
     except EdgespecError as error:
         problem = str(error)
-    table = state.load_state(_cost_file(config, info, topology, build.package))[0] if build.package else None
-    return ModelFacts(
-        name, role, path, info.quant, info.file_bytes, need_bytes, n_ctx, problem, table.base_s if table else None
-    )
+    pass_s, widths, exact = None, None, None
+    if build.package:
+        machine = host.cpu_name(Sysfs())
+        certified = certificate.load(info.fingerprint, build.package, machine)[0]
+        widths = {kv: tuple(sorted(certified.exact_widths(kv))) for kv in certified.kv_types} if certified else None
+        try:
+            decision = exactness(config, info.fingerprint, machine, build.package, n_ctx or 1, topology)
+        except ConfigError as error:
+            decision = Decision(None, str(error))
+        exact = decision.why
+        table = state.load_state(_cost_file(config, info, topology, build.package, decision))[0]
+        pass_s = table.base_s if table else None
+    return ModelFacts(name, role, path, info.quant, info.file_bytes, need_bytes, n_ctx, problem, pass_s, widths, exact)
 
 
-def _cost_file(config: EngineConfig, info: GGUFInfo, topology: Topology, package: str) -> Path:
+def _cost_file(config: EngineConfig, info: GGUFInfo, topology: Topology, package: str, decision: Decision) -> Path:
     """Where `Engine` keeps what it measured of this model with these options."""
-    team = full_team(config, placement(topology), topology)
-    key = (config.kv_type, team.one, team.wide, package)
+    recipe = decision.recipe
+    one_thread = recipe is not None and recipe.one_thread
+    team = full_team(config, placement(topology), topology, one_thread=one_thread)
+    key = (recipe.kv if recipe else config.kv_type or KV_TYPE, team.one, team.wide, package)
     machine = host.cpu_name(Sysfs())
     return state.state_file(paths.cache_dir() / "state", info.fingerprint, machine, *map(str, key))
 

@@ -39,9 +39,10 @@ _MAX_CALIBRATIONS = 3
 class Engine:
     """A loaded model with everything that makes it fast. A context manager; threads may share it and take turns."""
 
-    def __init__(self, opened: Opened, config: EngineConfig) -> None:
+    def __init__(self, opened: Opened) -> None:
         """Use `Engine.open`."""
-        self.config = config
+        self.config = config = opened.config
+        self.exactness = opened.decision
         self.target = opened.target
         self.n_ctx = opened.target.n_ctx
         self.model_name = opened.path.stem
@@ -59,7 +60,9 @@ class Engine:
         self._state_file = state.state_file(
             paths.cache_dir() / "state", opened.fingerprint, opened.machine, *map(str, _key(config, opened))
         )
-        self.machine = Machine(opened.target, opened.sysfs, config, opened.topology)
+        recipe = self.exactness.recipe
+        one_thread = recipe is not None and recipe.one_thread
+        self.machine = Machine(opened.target, opened.sysfs, config, opened.topology, one_thread=one_thread)
         table, self._prior, note = state.load_state(self._state_file)
         self._cost: CostModel | None = None
         if table is not None:
@@ -67,7 +70,8 @@ class Engine:
             self.machine.begin(self._cost)
         self._notes = (*opened.notes, *([note] if note else []))
         self._saved_at_s = time.perf_counter()
-        self._cost_model(drafting=config.drafter != "none")
+        # Measuring empties the cache, which may not happen in the middle of an exact conversation.
+        self._cost_model(drafting=config.drafter != "none" or recipe is not None)
         self.load_s = time.perf_counter() - opened.began_s
 
     @classmethod
@@ -94,7 +98,7 @@ class Engine:
         """
         config = config or EngineConfig()
         check_drafter(config.drafter)
-        return cls(open_model(str(model or config.model), config, n_sessions, progress), config)
+        return cls(open_model(str(model or config.model), config, n_sessions, progress))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of `text`, without a start token; `special` parses control tokens written in it."""
@@ -341,6 +345,8 @@ class Engine:
             cpus_drafter=() if report.drafter == "none" else cpus_drafter,
             team_changes=self.machine.changes_since(generation.stats.started_s),
             policy=self.config.policy,
+            exact=self.exactness.recipe is not None,
+            exact_why=self.exactness.why,
             heat=self.machine.heat(),
             rss_bytes=host.rss_bytes(self._sysfs),
             notes=tuple(notes),

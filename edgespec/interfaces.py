@@ -105,7 +105,9 @@ class Capabilities:
     off_reason: str | None = None
     """Why drafting is impossible, when `max_rollback` is 0."""
     exact_widths: frozenset[int] | None = None
-    """Widths certified to give the logits of width 1; None: not certified."""
+    """Widths of a batch that give the logits of single rows, to keep to; None: any width may be used."""
+    exact_n_ctx: int | None = None
+    """Tokens of a text up to which that is certified; beyond, nothing is drafted. None: no limit."""
 
 
 class Target(Protocol):
@@ -305,6 +307,10 @@ class Report:
     heat: Mapping[str, object] | None = None
     """`headroom`, `temp_c`, `source`, `throttled`, `freq_cap`, `battery`, `on_mains`, and `limits` in plain words."""
     rss_bytes: int | None = None
+    exact: bool = False
+    """Whether the text is certified to be that of plain decoding, token for token."""
+    exact_why: str | None = None
+    """By which recipe, or why not."""
     rollback: Rollback | None = None
     """How this model's memory takes rejected tokens back; None: it cannot."""
     notes: tuple[str, ...] = ()

@@ -34,12 +34,15 @@ _MAX_PAUSE_S = 0.25
 """Longest pause between two passes, so that a cancelled answer ends soon."""
 
 
-def full_team(config: EngineConfig, placed: Placement, topology: Topology) -> Team:
-    """The team that heat and competition may only make smaller. Asked-for threads are taken as they are."""
+def full_team(config: EngineConfig, placed: Placement, topology: Topology, *, one_thread: bool = False) -> Team:
+    """The team that heat and competition may only make smaller. Asked-for threads are taken as they are.
+
+    `one_thread`: single rows keep to one thread, as an exact recipe may want it; nothing makes a team smaller.
+    """
     # Hardware threads of one core share what a pass needs most of: one thread a core.
     siblings = {core.id: core.siblings[:1] or (core.id,) for core in topology.cores}
     n_cores = len({siblings.get(cpu, (cpu,)) for cpu in placed.target})
-    one = config.threads or n_cores
+    one = 1 if one_thread else config.threads or n_cores
     wide = config.threads_batch or config.threads or n_cores
     # A pin is for keeping off slower cores; where all cores are alike, the system places threads better than we do.
     pinned = set(placed.target) != set(topology.usable) and max(one, wide) <= len(placed.target)
@@ -49,14 +52,23 @@ def full_team(config: EngineConfig, placed: Placement, topology: Topology) -> Te
 class Machine:
     """Runs rounds on the decode thread, with the team that fits the moment."""
 
-    def __init__(self, target: LlamaTarget, sysfs: Sysfs, config: EngineConfig, topology: Topology) -> None:
-        """The pool and the monitor start with the first use."""
+    def __init__(
+        self,
+        target: LlamaTarget,
+        sysfs: Sysfs,
+        config: EngineConfig,
+        topology: Topology,
+        *,
+        one_thread: bool = False,
+    ) -> None:
+        """The pool and the monitor start with the first use. `one_thread`: see `full_team`."""
         self.topology = topology
         self._target = target
         self._sysfs = sysfs
         self._config = config
+        self._one_thread = one_thread
         self._placed = placement(topology)
-        team = full_team(config, self._placed, topology)
+        team = full_team(config, self._placed, topology, one_thread=one_thread)
         fixed = config.threads is not None
         self._clock = Clock(sysfs, self._placed.target)
         # A clamp is for our own threads; a power profile is for everybody's, so only who asked for `cool` gets that.
@@ -218,7 +230,7 @@ class Machine:
         """Other cores are ours to use: a cpuset, a mask, or a core that came or went."""
         self.topology = read_topology(self._sysfs, self._allowed)
         self._placed = placement(self.topology)
-        team = full_team(self._config, self._placed, self.topology)
+        team = full_team(self._config, self._placed, self.topology, one_thread=self._one_thread)
         usable = self.topology.usable
         reason = f"cores {_spelled(usable)} may be used now"
         self.governor.move(team, len(usable), now_s, reason, _thrifty(self.topology, team))

@@ -8,17 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgespec import certificate
 from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.placement import placement
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology, read_topology
+from edgespec.exact import Decision, decide
 from edgespec.hub import store
 from edgespec.machine import full_team
 from edgespec.target import gguf_check, lib, sizing
 from edgespec.target.llama import LlamaTarget, load
-from edgespec.target.options import KvType, TargetOptions
+from edgespec.target.options import TargetOptions, kv_types
 from edgespec.target.template import ChatTemplate, template_for
+
+KV_TYPE = "f16"
+"""Where neither the user nor an exact recipe says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,10 @@ class Opened:
     sysfs: Sysfs
     topology: Topology
     began_s: float
+    config: EngineConfig
+    """With the KV types really used."""
+    decision: Decision
+    """Whether the text is exact, how, and why."""
 
 
 def open_model(
@@ -50,27 +59,70 @@ def open_model(
     path = store.resolve(name, config=config, offline=config.offline, progress=progress)
     sysfs = Sysfs()
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
-    kv_type: KvType = config.kv_type  # type: ignore[assignment]  # the configuration checked it
     topology = read_topology(sysfs)
-    team = full_team(config, placement(topology), topology)
-    options = TargetOptions(
+    placed, free_bytes, machine = placement(topology), host.free_memory(sysfs), host.cpu_name(sysfs)
+    base = TargetOptions(
         n_ctx=0,
-        n_threads=team.one,
-        n_threads_batch=team.wide,
-        kv_type_k=kv_type,
-        kv_type_v=kv_type,
         n_seq_max=n_sessions,
         n_rows_max=n_sessions * (1 + config.max_draft),
         n_rs_seq=config.max_draft,
         use_mmap=config.mmap,
         verbose=config.verbose,
     )
-    n_ctx = sizing.choose_n_ctx(info, host.free_memory(sysfs), config.n_ctx, options)
-    target = load(path, replace(options, n_ctx=n_ctx), info)
+    n_ctx = sizing.choose_n_ctx(info, free_bytes, config.n_ctx, with_kv(base, config.kv_type))
+    decision = exactness(config, info.fingerprint, machine, build_name(), n_ctx, topology)
+    recipe = decision.recipe
+    config = replace(config, kv_type=recipe.kv if recipe else config.kv_type or KV_TYPE)
+    team = full_team(config, placed, topology, one_thread=recipe is not None and recipe.one_thread)
+    options = with_kv(replace(base, n_ctx=n_ctx, n_threads=team.one, n_threads_batch=team.wide), config.kv_type)
+    # Cells in a common pool are filled in an order that depends on the other sequences, and with it the logits.
+    apart = recipe is not None and n_sessions > 1 and not info.recurrent_bytes
+    target = load(path, replace(options, kv_unified=not apart), info)
+    if recipe is not None:
+        target.capabilities = recipe.limit(target.capabilities)
     template = _template(target)
     notes = (*target.notes, *([template.note] if template.note else []))
-    machine = host.cpu_name(sysfs)
-    return Opened(path, target, template, info.fingerprint, machine, _build_name(), notes, sysfs, topology, began_s)
+    return Opened(
+        path,
+        target,
+        template,
+        info.fingerprint,
+        machine,
+        build_name(),
+        notes,
+        sysfs,
+        topology,
+        began_s,
+        config,
+        decision,
+    )
+
+
+def with_kv(options: TargetOptions, kv_type: str | None) -> TargetOptions:
+    """Options with these KV types; None: the default ones."""
+    kv_type_k, kv_type_v = kv_types(kv_type or KV_TYPE)
+    return replace(options, kv_type_k=kv_type_k, kv_type_v=kv_type_v)
+
+
+def exactness(
+    config: EngineConfig, fingerprint: str, machine: str, build: str, n_ctx: int, topology: Topology
+) -> Decision:
+    """Whether an engine with these options is exact, and how.
+
+    Raises:
+        ConfigError: exactness was asked for, and nothing is certified.
+    """
+    if config.exact is False:
+        return decide(False, None, n_ctx)
+    found, problem = certificate.load(fingerprint, build, machine)
+    n_threads = max(largest_team(topology), config.threads or 0, config.threads_batch or 0)
+    kv = None if config.kv_type is None else "/".join(kv_types(config.kv_type))
+    return decide(config.exact, found, n_ctx, kv=kv, n_threads=n_threads, problem=problem)
+
+
+def largest_team(topology: Topology) -> int:
+    """Most threads that a pass may get where no number was asked for."""
+    return max(1, len(topology.usable))
 
 
 def _template(target: LlamaTarget) -> ChatTemplate:
@@ -83,5 +135,6 @@ def _template(target: LlamaTarget) -> ChatTemplate:
     )
 
 
-def _build_name() -> str:
+def build_name() -> str:
+    """The version of the installed llama-cpp-python."""
     return importlib.metadata.version("llama-cpp-python")

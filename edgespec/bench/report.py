@@ -50,6 +50,15 @@ class BenchReport:
     differences: Sequence[Difference] = ()
     stamp: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
+    deviation: float | None = None
+    """By how much a logit may differ between two ways of computing it, as certified; None: not certified."""
+
+    @property
+    def unexplained(self) -> list[Difference]:
+        """Differences by more than the certified deviation can do, moving both tokens against each other."""
+        if self.deviation is None:
+            return []
+        return [item for item in self.differences if item.margin is not None and item.margin > 2 * self.deviation]
 
 
 def build(
@@ -59,6 +68,7 @@ def build(
     differences: Sequence[Difference] = (),
     stamp: Mapping[str, object] | None = None,
     settings: Mapping[str, object] | None = None,
+    deviation: float | None = None,
 ) -> BenchReport:
     """Fold the runs into a report; `seed` is that of the resampling."""
     cells = aggregate(record.runs, seed)
@@ -68,7 +78,7 @@ def build(
         mine = [group[mode] for group in cells.values() if mode in group]
         n_groups = sum(cell.ratio.value is not None for cell in mine)
         means[mode] = (geomean([cell.ratio for cell in mine]), geomean([cell.e2e for cell in mine]), n_groups)
-    return BenchReport(record, cells, means, _texts(record.runs), differences, stamp or {}, settings or {})
+    return BenchReport(record, cells, means, _texts(record.runs), differences, stamp or {}, settings or {}, deviation)
 
 
 def to_json(report: BenchReport) -> dict[str, object]:
@@ -90,6 +100,8 @@ def to_json(report: BenchReport) -> dict[str, object]:
             for group, text in report.texts.items()
         },
         "differences": [asdict(item) for item in report.differences],
+        "certified_deviation": report.deviation,
+        "unexplained_differences": len(report.unexplained) if report.deviation is not None else None,
         "failures": [
             {"question_id": run.question_id, "group": run.group, "mode": run.mode, "round": run.round,
              "error": run.error}
@@ -190,6 +202,15 @@ def _difference_lines(report: BenchReport) -> list[str]:
         lines.append(f"  {item.question_id} {item.mode}, token {item.position}: {tokens}, margin {margin}, {rounds}")
     if len(report.differences) > 20:
         lines.append(f"  ... and {len(report.differences) - 20} more, all in the JSON")
+    if report.deviation is not None:
+        allowed = f"a certified deviation of {report.deviation:.2f} logits"
+        known = [item for item in report.differences if item.margin is not None]
+        bad = report.unexplained
+        lines.append(
+            f"NOT EXPLAINED by {allowed}: {', '.join(f'{item.question_id} {item.mode}' for item in bad)}."
+            if bad
+            else f"All {len(known)} known margins are within {allowed}."
+        )
     return lines
 
 

@@ -55,7 +55,7 @@ def make(
         "python": platform.python_version(),
         "model": engine.model_name,
         "fingerprint": engine.fingerprint,
-        "kv_type": engine.config.kv_type,
+        "kv_type": engine.config.kv_type or "f16",
         "n_ctx": engine.n_ctx,
         "threads": threads,
         "cpu": host.cpu_name(sysfs),

@@ -76,6 +76,7 @@ def bench(
     threads: common.Threads = None,
     ctx: common.Ctx = None,
     kv_type: common.KvType = None,
+    exact: common.Exact = None,
     offline: common.Offline = False,
     verbose: common.Verbose = False,
 ) -> None:
@@ -93,7 +94,7 @@ def bench(
 
     config = common.load_config(
         model=model, temperature="0" if temp is None else temp, seed=seed, max_draft=max_draft, threads=threads,
-        n_ctx=ctx, kv_type=kv_type, offline=offline, verbose=verbose,
+        n_ctx=ctx, kv_type=kv_type, exact=exact, offline=offline, verbose=verbose,
     )  # fmt: skip
     out = _writable(json)
     arms = parse_modes(modes, NAMES)
@@ -138,6 +139,7 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
             differences=_differences(plan, record, engine),
             stamp=stamp.make(engine, before, stamp.machine(), _now(), engine.target.n_threads),
             settings=_settings(plan, first_run=first_run),
+            deviation=_certified(engine),
         )
 
 
@@ -151,6 +153,18 @@ def _differences(plan: Plan, record: Record, engine: Engine) -> list[Difference]
     asked = {item.question_id for item in found}
     prompts = {q.question_id: prompt_of(engine, q, plan.system) for q in plan.questions if q.question_id in asked}
     return with_margins(found, record.runs, engine, prompts, plan.sampling)
+
+
+def _certified(engine: Engine) -> float | None:
+    """By how much logits may differ between ways of computing them, where that was certified."""
+    from edgespec import certificate
+    from edgespec.device import host
+    from edgespec.device.sysfs import Sysfs
+    from edgespec.opening import build_name
+    from edgespec.target.options import kv_types
+
+    found, _ = certificate.load(engine.fingerprint, build_name(), host.cpu_name(Sysfs()))
+    return found.deviation("/".join(kv_types(engine.config.kv_type or "f16"))) if found else None
 
 
 def _reopened(engine: Engine, config: EngineConfig) -> Engine:

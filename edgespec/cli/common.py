@@ -93,7 +93,18 @@ Policy = Annotated[
     _option("--policy", metavar="fast|balanced|cool", text="In heat: speed, no throttling, or saved energy."),
 ]
 Ctx = Annotated[str | None, _option("--ctx", metavar="N", text="Tokens the context holds; auto: by the free memory.")]
-KvType = Annotated[str | None, _option("--kv-type", metavar="f16|q8_0|bf16|f32", text="Type of the KV cache.")]
+KvType = Annotated[
+    str | None, _option("--kv-type", metavar="f16|q8_0|bf16|f32", text="Type of the KV cache; f16/bf16: of K and of V.")
+]
+Exact = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--no-exact",
+        show_default=False,
+        help="Keep to what `edgespec certify` found to give the text of plain decoding, token for token. "
+        "Left out: where that costs at most 2 %.",
+    ),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
 
 
@@ -113,7 +124,8 @@ def load_config(named: list[str] | None = None, **flags: object) -> EngineConfig
         if flags.get(name) not in (None, False):
             raise ConfigError(f"--set {name} says again what another flag says: give one of them")
         flags[name] = config.check(name, value, f"--set {name}")
-    found = config.load({name: None if value is False else value for name, value in flags.items()}).config
+    given = {name: None if value is False and name != "exact" else value for name, value in flags.items()}
+    found = config.load(given).config
     check_drafter(found.drafter)
     return found
 

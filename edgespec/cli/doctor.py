@@ -212,6 +212,8 @@ def _build(build: Build, cpu: frozenset[str] | None) -> list[tuple[str, str]]:
 
 
 def _model(model: ModelFacts) -> tuple[str, str]:
+    from edgespec.exact import spelled
+
     lines = [model.name]
     if model.path is not None and model.file_bytes is not None:
         lines[0] += f": {model.quantisation}, {mb(model.file_bytes)}"
@@ -225,6 +227,11 @@ def _model(model: ModelFacts) -> tuple[str, str]:
         lines.append(f"measured here: 1 row {1000 * plain_s:.1f} ms, {', '.join(wide)}")
     elif model.path is not None:
         lines.append("passes not measured yet with these options: the first answer does it")
+    if model.exact_widths is not None:
+        found = [f"{kv} {spelled(frozenset(widths))}" for kv, widths in model.exact_widths.items()]
+        lines.append(f"certified exact: {'; '.join(found)}")
+    elif model.path is not None:
+        lines.append("not certified: edgespec certify finds out which passes give the text of plain decoding")
     return model.role, "\n".join(lines)
 
 

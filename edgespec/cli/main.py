@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": ("edgespec.cli.chat", "chat", "Talk with a model."),
     "run": ("edgespec.cli.run", "run", "Answer one prompt: from -p, a file, or a pipe."),
     "bench": ("edgespec.cli.bench", "bench", "Measure what drafting gains on this machine."),
+    "certify": ("edgespec.cli.certify", "certify", "Find out which ways of drafting keep the text exactly."),
     "models": ("edgespec.cli.models", "app", "List, fetch, show and remove models."),
     "doctor": ("edgespec.cli.doctor", "doctor", "Say what this device is, what runs where, and what could be better."),
     "config": ("edgespec.cli.config_cmd", "app", "Show the options in force and where they come from."),

@@ -169,7 +169,19 @@ def show(name: NameOrPath, as_json: Json = False) -> None:
     from edgespec.target import gguf_check
 
     # The catalogue's words go before the file's: its title is often a training run's name.
-    _print_facts({**_facts(gguf_check.check(_local(name, here))), **row}, as_json)
+    info = gguf_check.check(_local(name, here))
+    _print_facts({**_facts(info), **row, "exact_widths": _certified(info.fingerprint)}, as_json)
+
+
+def _certified(fingerprint: str) -> dict[str, list[int]] | None:
+    """Exact widths by KV type, as certified on this machine; None: not certified."""
+    from edgespec import certificate
+    from edgespec.device import host
+    from edgespec.device.sysfs import Sysfs
+    from edgespec.opening import build_name
+
+    found, _ = certificate.load(fingerprint, build_name(), host.cpu_name(Sysfs()))
+    return {kv: sorted(found.exact_widths(kv)) for kv in found.kv_types} if found else None
 
 
 def _facts(info: GGUFInfo) -> dict[str, object]:
@@ -202,6 +214,8 @@ def _print_facts(facts: dict[str, object], as_json: bool) -> None:
             text = _size(value)
         elif isinstance(value, int):
             text = f"{value:,}"
+        elif isinstance(value, dict):
+            text = "; ".join(f"{kv} {' '.join(map(str, widths)) or 'none'}" for kv, widths in value.items())
         elif isinstance(value, list):
             text = " ".join(map(str, value))
         else:

@@ -219,6 +219,8 @@ def summary(result: Result) -> list[str]:
         f"saved {seconds(report.saved_s)} against plain decoding; loading {seconds(report.load_s)}",
         *_machine(report),
     ]
+    if report.exact_why is not None:
+        lines.append(f"exact     {'yes' if report.exact else 'no'}: {report.exact_why}")
     if report.widths:
         widths = ", ".join(f"{width}: {count}" for width, count in sorted(report.widths.items()))
         lines.insert(4, f"widths    {widths}")

@@ -87,6 +87,7 @@ class Controller:
         *,
         n_replay: int = 0,
         replays: bool = False,
+        exact: frozenset[int] | None = None,
     ) -> Draft:
         """The part of a proposal to verify: the prefix that promises the most tokens per second, or nothing.
 
@@ -98,6 +99,7 @@ class Controller:
             draft_s: seconds the drafter needs for such a draft, 0 where hidden.
             n_replay: accepted tokens that this pass has to evaluate a second time, draft or not.
             replays: whether a rejected token makes the next pass evaluate this one's accepted tokens again.
+            exact: widths of a batch to choose among; None: any.
         """
         self._n_hopeless += 1
         if not proposal.tokens or self._since_plain >= _STALE_AFTER:
@@ -134,6 +136,8 @@ class Controller:
                 cautious_s += again_s[certain] if certain < n else 0.0
                 worst_s += max(again_s[:n])
             rate = expected * plain_s / (pass_s + mean_again_s)
+            if exact_length(n, n_always, exact) < n:
+                continue
             if rate > best_rate and self.ledger.affords(cautious_s / step_s - 1.0 - certain, worst_s / step_s - 1.0):
                 best, best_rate = n, rate
         return cut(proposal, best)
@@ -156,6 +160,16 @@ class Controller:
         self.ledger.book(steps, n_tokens)
         self._since_plain = 0 if width == 1 else self._since_plain + 1
         return (n_tokens - steps) * plain_s
+
+
+def exact_length(n: int, n_always: int, exact: frozenset[int] | None) -> int:
+    """The longest draft of at most `n` tokens that makes a batch, with `n_always` other tokens, of a width in `exact`.
+
+    None allows any width.
+    """
+    while n and exact is not None and n_always + n not in exact:
+        n -= 1
+    return n
 
 
 def cut(draft: Draft, n: int) -> Draft:

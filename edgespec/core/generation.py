@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgespec.core.constraint import Guide
-from edgespec.core.controller import Controller, chain, cut
+from edgespec.core.controller import Controller, chain, cut, exact_length
 from edgespec.core.drafting import Drafting
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
@@ -178,8 +178,10 @@ class Generation:
         room = min(self.limits.max_draft, self.session.n_ctx - len(self.session.tokens))
         if self.limits.max_tokens is not None:
             room = min(room, self.limits.max_tokens - len(self.tokens) - 1)
-        rollback = self.session.target.capabilities.max_rollback
-        return room if rollback is None else min(room, rollback)
+        can = self.session.target.capabilities
+        if can.exact_n_ctx is not None:
+            room = min(room, can.exact_n_ctx - len(self.session.tokens))
+        return room if can.max_rollback is None else min(room, can.max_rollback)
 
     def _draft(self, drafting: Drafting, limit: int, n_other_rows: int) -> Draft:
         if self.limits.fixed_draft is not None:
@@ -190,14 +192,16 @@ class Generation:
             drafting, proposal = self._constrained(self._guide, drafting, proposal, limit)
         if not asks and not proposal.tokens:
             return NO_DRAFT
-        if not self.session.target.capabilities.tree:
+        if not self.session.target.capabilities.tree or self.session.target.capabilities.exact_widths is not None:
             proposal = chain(proposal)
         if not self._eog.isdisjoint(proposal.tokens):  # what follows the end is never wanted
             end = next(i for i, token in enumerate(proposal.tokens) if token in self._eog)
             proposal = cut(proposal, end + 1)
         self._proposals.append((drafting.name, proposal))
+        exact = self.session.target.capabilities.exact_widths
         if self.controller is None:
-            return proposal
+            n_always = 1 + self.session.n_replay + n_other_rows
+            return cut(proposal, exact_length(len(proposal.tokens), n_always, exact))
         return self.controller.trim(
             drafting.name,
             chain(proposal),
@@ -205,6 +209,7 @@ class Generation:
             n_other_rows,
             n_replay=self.session.n_replay,
             replays=self.session.target.capabilities.rollback == "replay",
+            exact=exact,
         )
 
     def _constrained(self, guide: Guide, drafting: Drafting, proposal: Draft, limit: int) -> tuple[Drafting, Draft]:

@@ -19,12 +19,12 @@ def play_round(
     Raises:
         EvalError: the target refused a batch. Generations of earlier batches have advanced, the others have not.
     """
-    chunks: list[Chunk] = []
-    n_together = max(1, min(target.capabilities.sessions_per_batch, target.n_rows_max))
-    for first in range(0, len(active), n_together):
-        group = active[first : first + n_together]
+    chunks: dict[int, Chunk] = {}
+    exact = target.capabilities.exact_widths
+    for group in _batches(active, target):
         n_chunk = target.n_batch // len(group)
-        n_draft_max = min(n_chunk, target.n_rows_max // len(group)) - 1
+        n_rows_max = target.n_rows_max if exact is None or len(group) == 1 else all_up_to(exact)
+        n_draft_max = min(n_chunk, n_rows_max // len(group)) - 1
         if governor is not None:
             n_draft_max = min(n_draft_max, governor.max_draft)
         plans = [generation.plan(n_chunk, n_draft_max, len(group) - 1) for generation in group]
@@ -38,5 +38,25 @@ def play_round(
             governor.observe(n_tokens, sum(plan.n_past for plan in plans), ended_s - began_s, ended_s)
         for generation, plan, its_rows in zip(group, plans, rows, strict=True):
             timing = Timing(began_s, ended_s, n_rows - plan.n_rows)
-            chunks.append(generation.absorb(plan, its_rows, timing))
-    return chunks
+            chunks[id(generation)] = generation.absorb(plan, its_rows, timing)
+    return [chunks[id(generation)] for generation in active]
+
+
+def _batches(active: Sequence[Generation], target: Target) -> list[Sequence[Generation]]:
+    """Who shares a pass. Where widths must be exact, a prompt goes alone, so that its chunks depend on itself only."""
+    can = target.capabilities
+    n_together = max(1, min(can.sessions_per_batch, target.n_rows_max))
+    alone: list[Sequence[Generation]] = []
+    if can.exact_widths is not None:
+        n_together = min(n_together, all_up_to(can.exact_widths))
+        alone = [[generation] for generation in active if generation.prefilling]
+        active = [generation for generation in active if not generation.prefilling]
+    return alone + [active[first : first + n_together] for first in range(0, len(active), n_together)]
+
+
+def all_up_to(exact: frozenset[int]) -> int:
+    """The width up to which all are exact: llama.cpp may cut a batch of several sequences into any smaller ones."""
+    width = 1
+    while width + 1 in exact:
+        width += 1
+    return width

@@ -134,7 +134,8 @@ def _make_context(path: Path, model: int, options: TargetOptions, abort: lib.Abo
     if options.n_rs_seq and wants_asides(ctx, model):
         native.llama_free(ctx)
         del notes[n_notes:]
-        doubled = replace(options, n_seq_max=2 * options.n_seq_max, n_rs_seq=0)
+        # Sequence and state aside share cells.
+        doubled = replace(options, n_seq_max=2 * options.n_seq_max, n_rs_seq=0, kv_unified=True)
         return _make_context(path, model, doubled, abort, notes)
     return int(ctx)
 
@@ -153,7 +154,7 @@ def _context_params(options: TargetOptions, abort: lib.AbortFlag) -> Any:
     params.flash_attn_type = native.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.type_k = _KV_TYPES[options.kv_type_k]
     params.type_v = _KV_TYPES[options.kv_type_v]
-    params.kv_unified = True
+    params.kv_unified = options.kv_unified
     params.swa_full = options.swa_full
     params.offload_kqv = False
     params.op_offload = False

@@ -10,6 +10,13 @@ KV_BYTES: dict[KvType, tuple[int, int]] = {"f16": (1, 2), "q8_0": (32, 34), "bf1
 """Elements and bytes of one block of a cache type."""
 
 
+def kv_types(name: str) -> tuple[KvType, KvType]:
+    """Types of keys and values of "K/V", or of one name for both."""
+    k, _, v = name.partition("/")
+    pair: tuple[KvType, KvType] = (k, v or k)  # type: ignore[assignment]  # the configuration checked them
+    return pair
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
     """What is decided before a model is loaded."""
@@ -24,6 +31,8 @@ class TargetOptions:
     kv_type_v: KvType = "f16"
     n_seq_max: int = 1
     """Sequences that can be held side by side."""
+    kv_unified: bool = True
+    """One pool of cells for all sequences; else each has its own share, in which other sequences leave no trace."""
     n_rows_max: int = 16
     """Most rows of logits of one `eval`; raised to `n_seq_max` where it is smaller."""
     n_batch: int = 512

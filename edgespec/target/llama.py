@@ -290,7 +290,7 @@ class LlamaTarget:
             self._fall_back(seq_id, 0)
 
     def fall_back(self, seq_id: int, n_keep: int) -> int:
-        """Return to the state of before the last draft if that had at most `n_keep` tokens, else to none; its length."""
+        """Return to the state of before the last draft if it had `n_keep` tokens at most, else to none; its length."""
         self._check_alive()
         with self._lock:
             self._check_alive()

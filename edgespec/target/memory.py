@@ -55,7 +55,7 @@ class Memory:
     def capabilities(self, n_seq_max: int) -> Capabilities:
         """The same rules in the round's terms."""
         if self.kind == "snapshots":
-            return Capabilities(sessions_per_batch=1, max_rollback=self.n_rs_seq, rewind=False)
+            return Capabilities(sessions_per_batch=1, max_rollback=self.n_rs_seq, rollback="snapshots", rewind=False)
         if self.kind == "replay":
             return Capabilities(sessions_per_batch=1, rollback="replay", rewind=False)
         if self.kind == "recurrent":

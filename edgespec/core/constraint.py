@@ -28,7 +28,7 @@ _FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What a constraint leaves no choice about: the text that must come next, as tokens it is likely written with."""
+    """What a constraint leaves no choice about. Each token but the last is the only one that may come there."""
 
     tokens: tuple[int, ...] = ()
     ends: bool = False
@@ -37,6 +37,10 @@ class Forced:
 
 class Guide(Protocol):
     """The state of one constraint in one answer. It is told of committed tokens only, so it never steps back."""
+
+    def only(self) -> int | None:
+        """The only token that may come next, where that is known without looking at the row; else None."""
+        ...
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""

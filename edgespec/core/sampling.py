@@ -49,6 +49,9 @@ class Sampler:
         Raises:
             ConstraintError: the guide allows no token at all.
         """
+        only = self._guide.only() if self._guide is not None else None
+        if only is not None:
+            return only
         if self._adjusts:
             row = self._adjusted(row)
         token = self._choose(row, position)

@@ -1,6 +1,6 @@
 """Proposes what a constraint leaves no choice about, such as the keys of a JSON object: text that costs no guess.
 
-Only how the target cuts that text into tokens is a guess. It does not know the target.
+Only whether its last token goes on into the free text behind it is a guess. It does not know the target.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgespec.core.constraint import Guide
-from edgespec.core.controller import chain_parents, cut
-from edgespec.interfaces import Draft
+from edgespec.core.controller import chain_parents
+from edgespec.interfaces import NO_DRAFT, Draft
 
-FIRST, INSIDE, LAST, LAST_SPACE, END = range(5)
-"""Places in the forced text. The first token may go on from the one before; the last may go on into what is free, a
-space mostly; the end of the answer is certain where the model has one way to end."""
-_CLAIMS = (0.9, 0.97, 0.8, 0.5, 0.95)
+CERTAIN, LAST, LAST_SPACE, END = range(4)
+"""Places in the forced text. The last token may go on into what is free, a space mostly; there may be several ends."""
+_CLAIMS = (1.0, 0.8, 0.5, 0.95)
 
 
 class ForcedDrafter:
@@ -30,19 +29,14 @@ class ForcedDrafter:
     def propose(self, context: Sequence[int], limit: int) -> Draft:  # noqa: ARG002 - the guide stands where it ends
         """A chain of at most `limit` tokens up to the next choice, or nothing."""
         forced = self._guide.forced()
-        n = len(forced.tokens)
-        places = [INSIDE] * n
-        if n:
-            last = n - 2 if forced.ends else n - 1
-            if not forced.ends:
-                places[last] = LAST_SPACE if not self._piece(forced.tokens[last]).strip() else LAST
-            else:
-                places[-1] = END
-            if last > 0:
-                places[0] = FIRST
-        return cut(
-            Draft(forced.tokens, chain_parents(n), tuple(places), tuple(_CLAIMS[place] for place in places)), limit
-        )
+        n = min(limit, len(forced.tokens))
+        if n <= 0:
+            return NO_DRAFT
+        places = [CERTAIN] * n
+        if n == len(forced.tokens):
+            last = self._piece(forced.tokens[-1])
+            places[-1] = END if forced.ends else LAST if last.strip() else LAST_SPACE
+        return Draft(forced.tokens[:n], chain_parents(n), tuple(places), tuple(_CLAIMS[place] for place in places))
 
     def close(self) -> None:
         """Nothing to free."""

@@ -2,7 +2,11 @@
 
 llama.cpp ends the process where a token is accepted that its grammar does not allow, and takes a control token for the
 text it is written as. So nothing is accepted here that was not asked about before, control tokens and null bytes are
-never allowed, and the text stays valid UTF-8. Source: llama-grammar.cpp as vendored in llama-cpp-python 0.3.36.
+never allowed, and the text stays valid UTF-8.
+
+Text that is forced, such as the keys of an object, is let through in one way only: cut into tokens as the model's own
+tokenizer cuts it. Otherwise a model that wants something else there spells it out in odd pieces, which is slow and
+leads it astray. Source: llama-grammar.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -67,15 +70,6 @@ class _Candidates:
         self.address = ctypes.addressof(self.array)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Text that must come next, one byte a token, and whether nothing may follow it."""
-
-    text: bytes = b""
-    tokens: tuple[int, ...] = ()
-    ends: bool = False
-
-
 class Grammars:
     """Makes guides for one model."""
 
@@ -103,21 +97,38 @@ class Grammars:
 
     @functools.cached_property
     def singles(self) -> npt.NDArray[np.int64]:
-        """The tokens that are a single byte, and the end."""
-        ids = {self.vocab.piece(token): token for token in reversed(range(self.vocab.n_tokens))}
-        singles = [token for piece, token in ids.items() if len(piece) == 1]
-        return np.array([*singles, *([self.end] if self.end >= 0 else [])], np.int64)
+        """The tokens that are a single ASCII character, and the end."""
+        found: dict[bytes, int] = {}
+        for char in map(chr, range(1, 128)):
+            for text in (char, f"\n{char}"):  # some tokenizers put a space before a text
+                for token in self.vocab.encode(text, special=False)[-1:]:
+                    if self.vocab.piece(token) == char.encode():
+                        found[char.encode()] = token
+        if len(found) < 127:  # a tokenizer that does not give back what it was given
+            found |= {piece: token for piece, token in self._bytes.items() if piece.isascii() and piece not in found}
+        return np.array([*found.values(), *([self.end] if self.end >= 0 else [])], np.int64)
+
+    @functools.cached_property
+    def beyond(self) -> npt.NDArray[np.int64]:
+        """The tokens that are a single byte of another character."""
+        return np.array([token for piece, token in self._bytes.items() if not piece.isascii()], np.int64)
+
+    @functools.cached_property
+    def _bytes(self) -> dict[bytes, int]:
+        """The tokens of one byte, found by looking at all: 0.1 s."""
+        tokens = range(self.vocab.n_tokens)
+        return {piece: token for token in tokens if len(piece := self.vocab.piece(token)) == 1 and piece != b"\0"}
 
     @functools.cached_property
     def probes(self) -> npt.NDArray[np.int64]:
         """Single bytes of which two may mostly come next where there is a choice."""
         return np.array([token for token in self.singles if self.vocab.piece(int(token)) in _PROBES], np.int64)
 
-    def written(self, text: bytes, tokens: tuple[int, ...]) -> list[int]:
+    def written(self, text: bytes, tokens: list[int]) -> list[int]:
         """The model's own tokens for `text`; `tokens`, its single bytes, where the tokenizer does not give it back."""
         begun = codecs.utf_8_decode(text, "strict", False)[0]
         ids = self.vocab.encode(begun, special=False)
-        return ids if b"".join(map(self.vocab.piece, ids)) == text else list(tokens)
+        return ids if b"".join(map(self.vocab.piece, ids)) == text else tokens
 
 
 class LlamaGuide:
@@ -130,12 +141,24 @@ class LlamaGuide:
         self._sampler: Any = ctypes.c_void_p(sampler)
         self._partial = partial
         """The begun character at the end of the text."""
-        self._ahead: _Ahead | None = None
         self._forced: Forced | None = None
         weakref.finalize(self, self._calls.free, self._sampler)
 
+    def only(self) -> int | None:
+        """The only token that may come next, where forced text goes on; None where there may be several.
+
+        The last token before a choice is left to the model: it may want to write it in one with what follows.
+        """
+        forced = self.forced()
+        return forced.tokens[0] if len(forced.tokens) > 1 else None
+
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""
+        only = self.only()
+        return self._passes(token) if only is None else token == only
+
+    def _passes(self, token: int) -> bool:
+        """Whether the grammar lets `token` through."""
         if not self._fits(token):
             return False
         one = self._grammars.one
@@ -146,6 +169,13 @@ class LlamaGuide:
 
     def allowed(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the token `ids` may come next."""
+        only = self.only()
+        if only is None:
+            return self._passing(ids)
+        just: npt.NDArray[np.bool_] = ids == only
+        return just
+
+    def _passing(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         n = len(ids)
         room = self._grammars.few if n <= _N_FEW else _Candidates(n)
         room.ids[:n] = ids
@@ -165,15 +195,17 @@ class LlamaGuide:
         """
         if not self.allows(token):
             raise ConstraintError(f"token {token} is not allowed by the grammar here")
+        forced = self.forced()
+        self._advance(token)
+        # What is left of forced text stays cut into tokens as it was; its last token is left to the model.
+        follows = len(forced.tokens) > 1 and token == forced.tokens[0]
+        self._forced = Forced(forced.tokens[1:], forced.ends) if follows else None
+
+    def _advance(self, token: int) -> None:
+        """Go on behind a token that the grammar lets through."""
         self._calls.accept(self._sampler, token)
-        if token in self._vocab.eog:
-            return
-        piece = self._vocab.piece(token)
-        self._partial = _rest(self._partial + piece)
-        ahead, self._ahead, self._forced = self._ahead, None, None
-        if ahead is not None and ahead.text.startswith(piece) and (len(ahead.text) > len(piece) or ahead.ends):
-            n = len(piece)
-            self._ahead = _Ahead(ahead.text[n:], ahead.tokens[n:], ahead.ends)
+        if token not in self._vocab.eog:
+            self._partial = _rest(self._partial + self._vocab.piece(token))
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
         """How many of `tokens` may come next, one after the other, before the first that may not."""
@@ -187,34 +219,37 @@ class LlamaGuide:
         return len(tokens)
 
     def forced(self) -> Forced:
-        """What must come next whatever the model says, up to the next choice, as the model would likely write it."""
+        """What must come next, up to the next choice, in the tokens that it must be written with."""
         if self._forced is None:
-            if self._ahead is None:
-                self._ahead = self._look_ahead()
-            ends = (self._grammars.end,) if self._ahead.ends else ()
-            self._forced = Forced((*self._grammars.written(self._ahead.text, self._ahead.tokens), *ends), bool(ends))
+            text, singles, ends = self._look_ahead()
+            end = (self._grammars.end,) if ends else ()
+            self._forced = Forced((*self._grammars.written(text, singles), *end), ends)
         return self._forced
 
-    def _look_ahead(self) -> _Ahead:
+    def _look_ahead(self) -> tuple[bytes, list[int], bool]:
+        """The text that must come next, the same in tokens of one byte, and whether nothing may follow it."""
         grammars = self._grammars
-        if np.count_nonzero(self.allowed(grammars.probes)) > 1:
-            return _Ahead()
-        scout, text, tokens = self, bytearray(), list[int]()
-        while len(text) < _MAX_FORCED:
-            found = grammars.singles[scout.allowed(grammars.singles)]
+        if np.count_nonzero(self._passing(grammars.probes)) > 1:
+            return b"", [], False
+        scout, singles, ends = self, list[int](), False
+        while len(singles) < _MAX_FORCED and not ends:
+            found = grammars.singles[scout._passing(grammars.singles)]
+            if not len(found):
+                found = grammars.beyond[scout._passing(grammars.beyond)]
             if len(found) != 1:
                 break
             token = int(found[0])
-            if token == grammars.end:
-                return _Ahead(bytes(text), tuple(tokens), ends=True)
-            scout = self._clone() if scout is self else scout
-            scout.accept(token)
-            tokens.append(token)
-            text += self._vocab.piece(token)
-        return _Ahead(bytes(text), tuple(tokens))
+            ends = token == grammars.end
+            if not ends:
+                scout = self._clone() if scout is self else scout
+                scout._advance(token)
+                singles.append(token)
+        return b"".join(map(self._vocab.piece, singles)), singles, ends
 
     def _clone(self) -> Self:
-        return type(self)(self._grammars, self._calls.clone(self._sampler), self._partial)
+        clone = type(self)(self._grammars, self._calls.clone(self._sampler), self._partial)
+        clone._forced = self._forced
+        return clone
 
     def _fits(self, token: int) -> bool:
         """Whether a token has text, and the text stays valid UTF-8 with it; the end may not cut a character."""

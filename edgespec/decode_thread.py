@@ -6,9 +6,9 @@ The caller waits for each call, so there is one flow of control; the hand-over t
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from edgespec.device import affinity
@@ -30,15 +30,32 @@ class Abortable(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Mailbox:
-    """What caller and thread share; it holds no reference to either."""
+class _Call:
+    """One job on its way to the thread and back."""
 
-    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    done: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    job: Callable[[], object] | None = None
-    result: object = None
-    error: BaseException | None = None
+    __slots__ = ("cancelled", "ended", "error", "finished", "job", "result")
+
+    def __init__(self, job: Callable[[], object]) -> None:
+        self.job: Callable[[], object] | None = job
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.cancelled = self.finished = False
+        self.ended = threading.Lock()
+        """Held until the call has finished: cheaper to wait for than an event."""
+        self.ended.acquire()
+
+    def play(self) -> None:
+        """On the thread."""
+        if self.finished:
+            return  # it came twice, see `_end_early`
+        job, self.job = self.job, None
+        try:
+            if job is not None and not self.cancelled:
+                self.result = job()
+        except BaseException as error:
+            self.error = error
+        self.finished = True
+        self.ended.release()
 
 
 class DecodeThread:
@@ -48,7 +65,7 @@ class DecodeThread:
         """Use `decode_thread`. The thread starts with the first call."""
         self._pid = os.getpid()
         self._turn = threading.Lock()
-        self._box = _Mailbox()
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.user: object = None
         """Who ran last, for that one to know whether its team and pins still stand. A mark of the users' own."""
@@ -61,34 +78,34 @@ class DecodeThread:
         if os.getpid() != self._pid or threading.current_thread() is self._thread:
             return job()
         with self._turn:
-            box = self._box
             if self._thread is None:
-                self._thread = threading.Thread(target=_work, args=(box,), name=NAME, daemon=True)
+                self._thread = threading.Thread(target=_work, args=(self._calls,), name=NAME, daemon=True)
                 self._thread.start()
-            box.job = job
-            box.go.release()
+            call = _Call(job)
             try:
-                box.done.acquire()
+                self._calls.put(call)
+                call.ended.acquire()
             except BaseException:
-                self._end_early(target)
+                self._end_early(call, target)
                 raise
-            error, box.error = box.error, None
-            result, box.result = box.result, None
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]  # it is what job returned
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[return-value]  # it is what job returned
 
-    def _end_early(self, target: Abortable) -> None:
-        """Ctrl-C in the caller's thread: the call must not go on behind its back."""
-        while True:
-            target.abort()
+    def _end_early(self, call: _Call, target: Abortable) -> None:
+        """Ctrl-C in the caller's thread: the call must not go on behind its back.
+
+        The interrupt may have come before the call was handed over, while it ran, or after its end.
+        """
+        call.cancelled = True
+        while not call.finished:
             try:
-                self._box.done.acquire()
+                target.abort()
+                self._calls.put(call)
+                call.ended.acquire()
             except KeyboardInterrupt:
                 continue
-            target.resume()
-            self._box.error = self._box.result = None
-            return
+        target.resume()
 
 
 _shared: DecodeThread | None = None
@@ -108,14 +125,9 @@ def decode_thread() -> DecodeThread:
         return _shared
 
 
-def _work(box: _Mailbox) -> None:
+def _work(calls: queue.SimpleQueue[_Call]) -> None:
     affinity.name_thread(NAME)
     while True:
-        box.go.acquire()
-        job, box.job = box.job, None
-        try:
-            box.result = job() if job is not None else None
-        except BaseException as error:
-            box.error = error
-        del job  # what it refers to must not live until the next call
-        box.done.release()
+        call = calls.get()
+        call.play()
+        del call  # what it refers to must not live until the next one

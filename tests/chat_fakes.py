@@ -8,6 +8,7 @@ from typing import cast
 
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
+from edgespec.constraint import Constraint
 from edgespec.core.generation import Generation
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
@@ -123,7 +124,9 @@ class FakeEngine:
         *,
         drafter: str | None = None,
         session: Session | None = None,
+        constraint: Constraint | None = None,
     ) -> Stream:
+        self.constraint = constraint
         sampling, limits = sampling or Sampling(), limits or Limits()
         self.calls.append((list(prompt), sampling, limits, drafter))
         generation = Generation(session or self.session(), prompt, sampling, limits, piece, FakeClock(0.01))

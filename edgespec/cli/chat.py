@@ -15,6 +15,7 @@ from edgespec.cli.interrupt import INTERRUPTED
 if TYPE_CHECKING:
     from edgespec.cli.commands import Desk
     from edgespec.config import EngineConfig
+    from edgespec.constraint import Constraint
     from edgespec.interfaces import Limits
 
 CHAT_TOKENS = 1024
@@ -47,6 +48,9 @@ def chat(
     seed: common.Seed = None,
     logprobs: common.Logprobs = None,
     stop: common.Stop = None,
+    json_schema: common.JsonSchema = None,
+    grammar: common.Grammar = None,
+    regex: common.Regex = None,
     drafter: common.DrafterName = None,
     max_draft: common.MaxDraft = None,
     threads: common.Threads = None,
@@ -77,15 +81,27 @@ def chat(
     )  # fmt: skip
     common.check_text(config.system, "--system")
     limits = common.limits_of(config, stop)
+    constraint = common.constraint_of(json_schema, grammar, regex)
     if limits.max_tokens is None:
         limits = replace(limits, max_tokens=CHAT_TOKENS)
-    code = _chat(config, limits, prompt, json=json, stats=stats, status=not no_status, history=not no_history)
+    code = _chat(
+        config, limits, constraint, prompt,
+        json=json, stats=stats, status=not no_status, history=not no_history,
+    )  # fmt: skip
     if code:
         raise typer.Exit(code)
 
 
 def _chat(
-    config: EngineConfig, limits: Limits, prompt: str | None, *, json: bool, stats: bool, status: bool, history: bool
+    config: EngineConfig,
+    limits: Limits,
+    constraint: Constraint | None,
+    prompt: str | None,
+    *,
+    json: bool,
+    stats: bool,
+    status: bool,
+    history: bool,
 ) -> int:
     """Talk, or answer what was given; the exit code."""
     from edgespec.cli.render import Screen
@@ -98,7 +114,7 @@ def _chat(
         from edgespec.chat import Chat
         from edgespec.cli.commands import Desk
 
-        desk = Desk(engine, Chat(engine, limits=limits), screen)
+        desk = Desk(engine, Chat(engine, limits=limits, constraint=constraint), screen)
         if given is not None:
             return _answer_all(desk, given, json=json, stats=stats)
         return _talk(desk, config, history=config.history and history, json=json, stats=stats)

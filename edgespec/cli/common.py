@@ -16,6 +16,7 @@ from edgespec.errors import ConfigError
 if TYPE_CHECKING:
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
+    from edgespec.constraint import Constraint
     from edgespec.engine import Engine
     from edgespec.interfaces import Limits
 
@@ -85,6 +86,17 @@ Stop = Annotated[
     list[str] | None,
     _option("--stop", metavar="TEXT", text="End the answer before this text; may be given several times."),
 ]
+JsonSchema = Annotated[
+    str | None,
+    _option("--json-schema", metavar="FILE|JSON", text="Answer with JSON that is valid under this JSON schema."),
+]
+Grammar = Annotated[
+    str | None,
+    _option("--grammar", metavar="FILE", text="Answer with a text of this grammar, in llama.cpp's notation."),
+]
+Regex = Annotated[
+    str | None, _option("--regex", metavar="RE", text="Answer with a text that matches this expression as a whole.")
+]
 DrafterName = Annotated[str | None, _option("--drafter", metavar="auto|none|ngram", text="What guesses tokens ahead.")]
 MaxDraft = Annotated[str | None, _option("--max-draft", metavar="N", text="Most tokens guessed at a time, 0 to 63.")]
 Threads = Annotated[str | None, _option("--threads", metavar="N", text="Threads of the model, or auto.")]
@@ -151,6 +163,28 @@ def limits_of(config: EngineConfig, stop: list[str] | None) -> Limits:
     if stop and "" in stop:
         raise ConfigError("--stop must be a text that is not empty")
     return Limits(config.max_tokens, stop=tuple(stop or ()), max_draft=config.max_draft)
+
+
+def constraint_of(json_schema: str | None, grammar: str | None, regex: str | None) -> Constraint | None:
+    """What the answers must look like, by the one of these options that was given.
+
+    Raises:
+        ConfigError: more than one was given, or it cannot be read, understood or guaranteed.
+    """
+    if sum(option is not None for option in (json_schema, grammar, regex)) > 1:
+        raise ConfigError("give one of --json-schema, --grammar and --regex")
+    from edgespec.constraint import Constraint
+
+    if json_schema is not None:
+        check_text(json_schema, "--json-schema")
+        inline = json_schema.lstrip().startswith(("{", "true", "false"))
+        return Constraint.json_schema(json_schema if inline else read_text(Path(json_schema)))
+    if grammar is not None:
+        return Constraint(read_text(Path(grammar)))
+    if regex is not None:
+        check_text(regex, "--regex")
+        return Constraint.regex(regex)
+    return None
 
 
 def open_engine(config: EngineConfig, screen: Screen) -> Engine:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgespec.answer import Stream
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
+    from edgespec.constraint import Constraint
     from edgespec.engine import Engine
     from edgespec.interfaces import Limits, Result
 
@@ -22,6 +23,7 @@ Examples:
   edgespec run -p "Name three rivers."
   edgespec run --file notes.txt --system "Summarise." --max-tokens 200
   git diff | edgespec run --json | jq -r .text
+  edgespec run --file letter.txt --json-schema address.json
 """
 
 File = Annotated[
@@ -49,6 +51,9 @@ def run(
     seed: common.Seed = None,
     logprobs: common.Logprobs = None,
     stop: common.Stop = None,
+    json_schema: common.JsonSchema = None,
+    grammar: common.Grammar = None,
+    regex: common.Regex = None,
     drafter: common.DrafterName = None,
     max_draft: common.MaxDraft = None,
     threads: common.Threads = None,
@@ -77,18 +82,28 @@ def run(
     if raw and system is not None:
         raise ConfigError("--system needs the chat template, which --raw leaves out: put the text into the prompt")
     limits = common.limits_of(config, stop)
+    constraint = common.constraint_of(json_schema, grammar, regex)
     text = common.read_prompt(prompt, file, raw=raw)
-    if _run(config, limits, text, raw=raw, json=json, stats=stats):
+    if _run(config, limits, constraint, text, raw=raw, json=json, stats=stats):
         raise typer.Exit(INTERRUPTED)
 
 
-def _run(config: EngineConfig, limits: Limits, text: str, *, raw: bool, json: bool, stats: bool) -> bool:
+def _run(
+    config: EngineConfig,
+    limits: Limits,
+    constraint: Constraint | None,
+    text: str,
+    *,
+    raw: bool,
+    json: bool,
+    stats: bool,
+) -> bool:
     """Answer, and tell whether Ctrl-C ended it."""
     from edgespec.cli.render import Screen, summary
 
     screen = Screen(color=config.color, think=config.think)
     with common.open_engine(config, screen) as engine:
-        result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, screen, raw=raw, json=json)
+        result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, constraint, screen, raw=raw, json=json)
         for line in summary(result) if stats else ():
             screen.line(line)
     return result.finish_reason == "cancelled"
@@ -103,12 +118,14 @@ def _prompt(engine: Engine, config: EngineConfig, text: str, *, raw: bool) -> st
     return engine.render([*system, Message("user", text)])
 
 
-def _answer(engine: Engine, prompt: str, limits: Limits, screen: Screen, *, raw: bool, json: bool) -> Result:
+def _answer(
+    engine: Engine, prompt: str, limits: Limits, constraint: Constraint | None, screen: Screen, *, raw: bool, json: bool
+) -> Result:
     from edgespec.think import opens_thinking
 
     opened = not raw and opens_thinking(prompt)
     with Interrupts() as ctrl_c:
-        stream = engine.stream(engine.prompt(prompt), limits=limits)
+        stream = engine.stream(engine.prompt(prompt), limits=limits, constraint=constraint)
         ctrl_c.stops(stream.cancel)
         if json:
             return _as_json(stream, screen, opened=opened)

@@ -243,11 +243,11 @@ class Machine:
 
     def _apply(self) -> None:
         team = self.governor.team
-        self._note(self._use(team))
+        self._use(team)
         self._applied = team
 
-    def _use(self, team: Team) -> str | None:
-        """Give the next passes this team; why its cores could not be had."""
+    def _use(self, team: Team) -> None:
+        """Give the next passes this team, and note why its cores could not be had."""
         before = self._applied
         moved = before is None or (team.cpus, team.cpus_wide) != (before.cpus, before.cpus_wide)
         reason = self._target.use_team(team)
@@ -260,7 +260,7 @@ class Machine:
             mask = affinity.own_mask()
             if reason is None and team.cpus and mask is not None and mask != frozenset(team.cpus):
                 reason = f"the system keeps the target on cores {_spelled(sorted(mask))}, not {_spelled(team.cpus)}"
-        return reason
+        self._note(reason)
 
     def _note(self, reason: str | None) -> None:
         if reason is not None and reason not in self.notes:

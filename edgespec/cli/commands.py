@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from edgespec.engine import Engine
 
 FILE_BYTES = 2**20
-_SAMPLING = tuple(f.name for f in fields(Sampling) if f.name in {o.name for o in fields(configuration.EngineConfig)})
+_CONFIGURED = {option.name for option in fields(configuration.EngineConfig)} - {"logprobs"}  # a chat shows none
+_SAMPLING = tuple(f.name for f in fields(Sampling) if f.name in _CONFIGURED)
 _LIMITS = ("max_tokens", "max_draft")
 
 

@@ -124,9 +124,9 @@ def random_extras(rng: random.Random) -> dict[str, Any]:
         "dynatemp_range": rng.choice([0.0, 0.4]),
         "mirostat": rng.choice([0, 0, 1, 2]),
         "mirostat_tau": rng.choice([1.0, 5.0]),
-        "dry_multiplier": rng.choice([0.0, 0.8]),
+        "dry_multiplier": rng.choice([0.0, 0.8, 5.0]),
         "dry_allowed_length": rng.choice([1, 2]),
-        "dry_penalty_last_n": rng.choice([-1, 0, 5, 64]),
+        "dry_penalty_last_n": rng.choice([-1, 5, 12, 64]),
         "dry_breakers": rng.choice([None, ((2,), (1, 2))]),
         "logprobs": rng.choice([None, 0, 2]),
     }

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import gguf_maker
 import pytest
+from bench_fakes import run_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unsteady import Unsteady, Ways, certified
 
 from edgespec import certificate
+from edgespec import config as configuration
+from edgespec.bench import report as bench_report
 from edgespec.bench import same_text
+from edgespec.bench.compare import Difference
+from edgespec.bench.runner import Record
 from edgespec.certificate import Cell, Certificate, Kind, Price
 from edgespec.cli import main
+from edgespec.cli.doctor import report
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller, exact_length
@@ -24,6 +30,7 @@ from edgespec.core.round import all_up_to
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology
+from edgespec.doctor import examine
 from edgespec.engine import Engine
 from edgespec.errors import ConfigError
 from edgespec.exact import Recipe, decide, recipes, spelled
@@ -326,6 +333,43 @@ def test_more_threads_than_were_certified_are_no_recipe(tiny: Path) -> None:
 def opened_topology(model: Path) -> Topology:
     with opened(model, threads=1) as engine:
         return engine.machine.topology
+
+
+@pytest.mark.parametrize("text", ["f16/bf16", "q8_0", "q8_0/f16"])
+def test_cache_types_are_given_singly_or_as_a_pair(text: str) -> None:
+    assert configuration.check("kv_type", text, "--kv-type") == text
+
+
+@pytest.mark.parametrize("text", ["f16/", "/f16", "f16/bf16/f16", "q2/f16", 8, ""])
+def test_other_cache_types_are_refused(text: object) -> None:
+    with pytest.raises(ConfigError, match="or two of them as K/V"):
+        configuration.check("kv_type", text, "--kv-type")
+
+
+def test_doctor_says_what_is_exact(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_MODEL", str(tiny))
+    monkeypatch.setenv("EDGESPEC_N_CTX", "512")
+    lines = " ".join(" ".join(doctor_lines()).split())
+    assert "not certified: edgespec certify finds out" in lines
+    certify_as(tiny, cells("f16/f16", frozenset({2, 3})), cells("q8_0/q8_0"))
+    lines = " ".join(" ".join(doctor_lines()).split())
+    assert "certified exact: f16/f16 widths 2-3; q8_0/q8_0 widths 2-16" in lines
+
+
+def doctor_lines() -> list[str]:
+    found = examine()
+    return list(report(found, ()))
+
+
+def test_bench_holds_differences_against_the_certified_deviation() -> None:
+    near, far = (Difference("q", "g", "auto", (0,), 3, 5, 6, margin) for margin in (0.4, 5.0))
+    runs = Record([run_of("plain"), run_of("auto")])
+    fine = bench_report.build(runs, differences=[near], deviation=1.0)
+    assert "All 1 known margins are within a certified deviation of 1.00 logits." in bench_report.table(fine)
+    odd = bench_report.build(runs, differences=[near, far], deviation=1.0)
+    assert "NOT EXPLAINED by a certified deviation of 1.00 logits: q auto." in bench_report.table(odd)
+    assert bench_report.to_json(odd)["unexplained_differences"] == 1
+    assert bench_report.to_json(bench_report.build(runs, differences=[far]))["unexplained_differences"] is None
 
 
 # --- the default model ---

@@ -1,0 +1,96 @@
+"""Write every prompt of a workload under each exact recipe of a model's certificate, and count tokens that differ.
+
+    python scripts/exact_check.py MODEL... [--workload F] [--per-group N] [--max-tokens N]
+
+One line a configuration: plain decoding (one sequence, single rows on one thread) against the same prompts drafted,
+with other sequences in the batch, on a team that changes before every pass. The exit code is 1 where any token differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from edgespec import certificate
+from edgespec.bench import same_text, workloads
+from edgespec.device import host
+from edgespec.device.sysfs import Sysfs
+from edgespec.exact import Recipe, recipes
+from edgespec.interfaces import Sampling
+from edgespec.opening import build_name, with_kv
+from edgespec.target import gguf_check
+from edgespec.target.llama import load
+from edgespec.target.options import TargetOptions
+
+SAMPLINGS = {"greedy": Sampling(), "0.8": Sampling(temperature=0.8, seed=1)}
+N_SESSIONS = 4
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--workload", type=Path, default=None)
+    parser.add_argument("--per-group", type=int, default=0)
+    parser.add_argument("--max-tokens", type=int, default=256)
+    args = parser.parse_args()
+    questions = workloads.select(workloads.load(args.workload), args.per_group)
+    texts = [question.text for question in questions]
+    return max(check(model, texts, args.max_tokens) for model in args.models)
+
+
+def check(model: Path, texts: list[str], max_tokens: int) -> int:
+    info = gguf_check.check(model)
+    found, note = certificate.load(info.fingerprint, build_name(), host.cpu_name(Sysfs()))
+    if found is None:
+        print(f"{model.stem}: {note or 'not certified: run edgespec certify'}")
+        return 2
+    code = 0
+    for recipe in recipes(found, found.n_ctx):
+        options = with_kv(TargetOptions(n_ctx=found.n_ctx, n_threads=found.n_threads, n_rows_max=64), recipe.kv)
+        for name, sampling in SAMPLINGS.items():
+            with load(model, options, info) as target:
+                encoded = [target.encode(text, bos=True) for text in texts]
+                prompts = [prompt for prompt in encoded if len(prompt) + max_tokens < found.n_ctx]
+                plain = same_text.plain_texts(target, prompts, sampling, max_tokens, found.n_threads)
+            code |= drafted(model, recipe, name, sampling, prompts, plain, max_tokens, found, info)
+    return code
+
+
+def drafted(
+    model: Path,
+    recipe: Recipe,
+    name: str,
+    sampling: Sampling,
+    prompts: list[list[int]],
+    plain: list[tuple[int, ...]],
+    max_tokens: int,
+    found: certificate.Certificate,
+    info: gguf_check.GGUFInfo,
+) -> int:
+    code = 0
+    for n_sessions in (1, N_SESSIONS):
+        options = TargetOptions(
+            n_ctx=n_sessions * -(-found.n_ctx // 256) * 256, n_threads=found.n_threads, n_seq_max=n_sessions,
+            n_rows_max=64, n_rs_seq=15, kv_unified=n_sessions == 1,
+        )  # fmt: skip
+        with load(model, with_kv(options, recipe.kv), info) as target:
+            target.capabilities = recipe.limit(target.capabilities)
+            for odd in (False, True):
+                same = same_text.compare(
+                    name, target, recipe, prompts, plain, sampling, max_tokens, found.n_threads,
+                    n_sessions=n_sessions, odd=odd,
+                )  # fmt: skip
+                how = f"{recipe.kv}{' 1 thread' if recipe.one_thread else ''} {name}"
+                drafter = "odd" if odd else "ngram"
+                print(
+                    f"{model.stem} {how} x{n_sessions} {drafter}: {same.n_differing} of {same.n_tokens} tokens differ; "
+                    f"{same.n_accepted} of {same.n_drafted} drafted accepted, up to {max(same.widths)} rows",
+                    flush=True,
+                )
+                code |= same.n_differing > 0
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,7 +34,7 @@ class State(NamedTuple):
     n_threads: int
     degrees_c: int
     n_readings: int
-    """Of the sensors, since it was that warm."""
+    """Of the sensors, since it was that warm: looks at them, twice a second; they are read once a second."""
 
 
 def boot(data: Path) -> tuple[Seen, str]:
@@ -156,11 +156,11 @@ def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
     # Warm: shorter drafts, the whole team.
     assert warm[-1].max_draft in {4, 5, 6}
     assert {state.max_team for state in warm} == {None}
-    # Past the trip point (75): by the next reading no drafts, one thread less with each reading after it.
+    # Past the trip point (75): by the next reading no drafts, one thread less with each second after it.
     caps = {(state.max_draft, state.max_team): state.n_readings for state in reversed(hot)}
-    assert caps[0, None] <= 2
-    assert caps[0, 3] <= caps[0, None] + 1
-    assert caps[0, 2] <= caps[0, 3] + 1
+    assert caps[0, None] <= 3
+    assert caps[0, 3] <= caps[0, None] + 3
+    assert caps[0, 2] <= caps[0, 3] + 3
     assert all(state.n_threads <= (state.max_team or 4) for state in states)
     # Cool again: drafts at once, the team thread by thread.
     assert [state.max_team for state in back if state.max_draft == 15][0] == 2

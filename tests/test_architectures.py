@@ -182,6 +182,31 @@ def test_a_long_text_is_the_same_too(target: LlamaTarget) -> None:
     assert is_same(target, prompt, SAMPLED, plain, drafted)
 
 
+def test_the_next_turn_keeps_what_the_memory_can_give(target: LlamaTarget) -> None:
+    """The next prompt leaves this text at its end, at a drafted round before it, and near its beginning."""
+    (prompt,) = prompts(1)
+    session = Session(target)
+    plain = tell(session, prompt, SAMPLED).result.tokens
+    for n_same in (N_TOKENS, N_TOKENS - 8, 5):
+        session.forget()
+        tell(session, prompt, SAMPLED, Drafting(Nearly(prompt, plain[: N_TOKENS - 8], 1), target.n_vocab))
+        again = [*prompt, *plain[:n_same], *b" and then "]
+        told = tell(session, again, SAMPLED).result
+        session.forget()
+        fresh = tell(session, again, SAMPLED).result
+        assert fresh.usage.cached_tokens == 0
+        assert is_same(target, again, SAMPLED, fresh, told)
+        n_cached = told.usage.cached_tokens
+        if target.capabilities.rewind:
+            assert n_cached >= len(prompt) + n_same - 1
+        elif n_same == N_TOKENS:
+            assert n_cached == len(prompt) + n_same - 1
+        elif target.capabilities.rollback == "replay" and n_same > 5:
+            assert len(prompt) < n_cached <= len(prompt) + n_same
+        else:
+            assert n_cached == 0
+
+
 def stopped(engine: Engine, session: Session, prompt: list[int], stop: str, drafter: str | ScriptedDrafter) -> Result:
     limits = Limits(40, (stop,), max_draft=7, fixed_draft=None if drafter == "none" else 7, ignore_eog=True)
     stream = engine.stream(prompt, SAMPLED, limits, drafter=drafter, session=session)

@@ -151,11 +151,10 @@ class LlamaTarget:
         self._check_alive()
         with self._lock:
             self._check_alive()
-            if len(plans) > self.capabilities.sessions_per_batch or self._lost:
+            can = self.capabilities
+            if len(plans) > can.sessions_per_batch or can.max_rollback is not None or self._lost:
                 self._check_plans(plans)
             first_rows = self._batch.fill(plans, self._n_cached, self.n_ctx, self.n_rows_max)
-            if self.capabilities.max_rollback is not None:
-                self._check_rollback(plans)
             if self._abort:
                 raise EvalCancelled("the pass was cancelled before it began")
             if self._asides.usable and plans[0].draft.tokens:  # such memory takes one sequence a batch
@@ -167,18 +166,14 @@ class LlamaTarget:
             return self._rows(plans, first_rows)
 
     def _check_plans(self, plans: Sequence[Plan]) -> None:
-        limit = self.capabilities.sessions_per_batch
+        limit, most = self.capabilities.sessions_per_batch, self.capabilities.max_rollback
         if len(plans) > limit:
             raise EvalError(f"{len(plans)} sequences in one batch, this model's memory takes {limit}: send them singly")
         for plan in plans:
             if plan.seq_id in self._lost:
                 raise EvalError(f"sequence {plan.seq_id} was lost in a pass that failed: clear it and send it again")
-
-    def _check_rollback(self, plans: Sequence[Plan]) -> None:
-        limit = self.capabilities.max_rollback
-        for plan in plans:
-            if limit is not None and len(plan.draft.tokens) > limit:
-                raise EvalError(f"a draft of {len(plan.draft.tokens)} tokens, {limit} can be taken back: draft less")
+            if most is not None and len(plan.draft.tokens) > most:
+                raise EvalError(f"a draft of {len(plan.draft.tokens)} tokens, {most} can be taken back: draft less")
 
     def _book(self, plans: Sequence[Plan]) -> None:
         self._n_evals += 1
@@ -242,7 +237,7 @@ class LlamaTarget:
     def retain(self, seq_id: int, n_keep: int, path: Sequence[int] = ()) -> bool:
         """Keep the first `n_keep` cached tokens and the first `len(path)` tokens of the last draft, a chain.
 
-        Returns False where the memory cannot drop the rest; the sequence must then be cleared.
+        Returns False where the memory cannot drop the rest; the sequence must then `fall_back` or be cleared.
 
         Raises:
             EvalError: more is to be kept than is cached, or `path` is not a chain from the draft's root.
@@ -251,8 +246,7 @@ class LlamaTarget:
         with self._lock:
             self._check_alive()
             self._check_seq(seq_id)
-            n_cached = self._n_cached[seq_id]
-            keep = n_keep + len(path)
+            n_cached, keep = self._n_cached[seq_id], n_keep + len(path)
             if seq_id in self._lost:
                 return False
             if path and (n_keep != self._draft_start[seq_id] or tuple(path) != tuple(range(len(path)))):
@@ -262,8 +256,7 @@ class LlamaTarget:
             if keep == n_cached:
                 return True
             if keep == 0:
-                self._fall_back(seq_id, 0)
-                return True
+                return self._fall_back(seq_id, 0) == 0
             if not self._may_drop(seq_id, keep) or not self._remove(self._memory, seq_id, keep, -1):
                 return False
             self._n_cached[seq_id] = keep
@@ -283,11 +276,7 @@ class LlamaTarget:
 
     def clear(self, seq_id: int) -> None:
         """Empty one sequence's cache."""
-        self._check_alive()
-        with self._lock:
-            self._check_alive()
-            self._check_seq(seq_id)
-            self._fall_back(seq_id, 0)
+        self.fall_back(seq_id, 0)
 
     def fall_back(self, seq_id: int, n_keep: int) -> int:
         """Return to the state of before the last draft if it had `n_keep` tokens at most, else to none; its length."""

@@ -71,16 +71,11 @@ def dry_penalties(text: tuple[int, ...], p: Sampling) -> dict[int, float]:
     """By trying every earlier place and every length."""
     found: dict[int, float] = {}
     breakers = p.dry_breakers or ()
-    free = 0  # tokens at the end that no breaker is among
-    while free < len(text) and not any(
-        text[len(text) - 1 - free - i :][: len(b)] == b
-        and i < len(b)
-        and len(text) - 1 - free - i + len(b) <= len(text)
-        for b in breakers
-        for i in range(len(b))
-        if len(text) - 1 - free - i >= 0
-    ):
-        free += 1
+    free = len(text)  # tokens at the end, behind the last breaker
+    for start in range(len(text)):
+        whole = [len(b) for b in breakers if text[start : start + len(b)] == b]
+        if whole:
+            free = len(text) - start - max(whole)
     for token in range(N_VOCAB):
         lengths = [
             n
@@ -241,15 +236,20 @@ def p_value(text: list[int], p: Sampling) -> float:
     return math.exp(-half) * sum(half**i / math.factorial(i) for i in range((N_BINS - 1) // 2))
 
 
-def n_passed(p: Sampling, rule: Rule = verify) -> int:
-    seeded = [replace(p, seed=seed) for seed in SEEDS]
-    return sum(p_value(write(params, N_DRAWS, rule), params) > 0.01 for params in seeded)
+def follows(p: Sampling, rule: Rule = verify) -> bool:
+    """Whether p > 0.01 for at least 18 of the 20 seeds."""
+    n_failed = 0
+    for params in [replace(p, seed=seed) for seed in SEEDS]:
+        n_failed += p_value(write(params, N_DRAWS, rule), params) <= 0.01
+        if n_failed > 2:
+            return False
+    return True
 
 
 @pytest.mark.usefixtures("ready_made")
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_drafted_draws_follow_the_definition(name: str) -> None:
-    assert n_passed(COMBINATIONS[name]) >= 18
+    assert follows(COMBINATIONS[name])
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -274,6 +274,6 @@ def accepts_likely(rows: Rows, draft: Draft, sampler: Sampler, position: int) ->
 
 
 @pytest.mark.usefixtures("ready_made")
-def test_a_biased_rule_of_acceptance_fails() -> None:
-    assert n_passed(COMBINATIONS["temperature"], accepts_likely) < 18
-    assert n_passed(COMBINATIONS["penalties"], accepts_likely) < 18
+@pytest.mark.parametrize("name", ["temperature", "XTC", "mirostat 2", "penalties"])
+def test_a_biased_rule_of_acceptance_fails(name: str) -> None:
+    assert not follows(COMBINATIONS[name], accepts_likely)

@@ -307,7 +307,8 @@ class _Writer:
             if name in optional:
                 member = self.rules.add(name, member)
                 after = tail and self.rules.add(f"{name}-rest", tail)
-                head = f"{member} {after}".rstrip() + f" | {self.rules.add(f'{name}-none', head) if head else ''}"
+                none = self.rules.add(f"{name}-none", head) if head else '""'
+                head = f"{member} {after}".rstrip() + f" | {none}"
                 tail = f'(", " {member})? {after}'.rstrip()
             else:
                 head = f"{member} {tail}".rstrip()

@@ -126,8 +126,10 @@ class Grammars:
 
     def written(self, text: bytes, tokens: list[int]) -> list[int]:
         """The model's own tokens for `text`; `tokens`, its single bytes, where the tokenizer does not give it back."""
-        begun = codecs.utf_8_decode(text, "strict", False)[0]
-        ids = self.vocab.encode(begun, special=False)
+        # It may begin within a character, after a token that ended there, and end within one.
+        n = next((i for i, byte in enumerate(text) if byte & 0xC0 != 0x80), len(text))
+        whole = codecs.utf_8_decode(text[n:], "strict", False)[0]
+        ids = [*tokens[:n], *self.vocab.encode(whole, special=False)]
         return ids if b"".join(map(self.vocab.piece, ids)) == text else tokens
 
 

@@ -56,7 +56,8 @@ def top_k(row: Row, k: int) -> Ids:
 
 def _by_likelihood(row: Row, best: np.float32, p: Sampling) -> Ids:
     """Ids left after top-k, typical, top-p and min-p."""
-    if 0 < p.top_k < len(row):
+    few = 0 < p.top_k < len(row)
+    if few:
         ids = top_k(row, p.top_k)
         if row[ids[-1]] == -np.inf:
             ids = ids[row[ids] > -np.inf]
@@ -73,7 +74,7 @@ def _by_likelihood(row: Row, best: np.float32, p: Sampling) -> Ids:
         ids, kept = ids[chosen], kept[chosen]
     if p.top_p < 1.0:
         # Where nothing was cut before, top-p is of the whole vocabulary's mass, not of the pool's.
-        whole = p.top_k <= 0 and p.typical_p >= 1.0
+        whole = not few and p.typical_p >= 1.0
         total = float(np.exp(row - best, dtype=np.float32).sum(dtype=np.float64)) if whole else None
         n = max(_nucleus(kept, p.top_p, total), p.min_keep)
         ids, kept = ids[:n], kept[:n]

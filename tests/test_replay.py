@@ -137,14 +137,14 @@ def worst_loss(at: Sequence[tuple[int, float]], window: int) -> float:
     return max(losses)
 
 
-def test_it_pays_where_rows_are_cheap_and_is_off_where_they_are_not() -> None:
+def test_it_pays_at_usual_prices_and_is_off_where_rows_cost_whole_steps() -> None:
     def guess(right: Sequence[int], limit: int) -> Sequence[int]:
         wrong = right[0] % 7 == 0  # a rejection every seventh token
         return [30] * limit if wrong else right[:limit]
 
-    cheap = decode(FLAT, guess, 600).report
-    assert cheap.accepted < cheap.drafted
-    assert cheap.decode_s < 0.6 * 599
+    usual = decode(STEPS, guess, 600).report
+    assert usual.accepted < usual.drafted
+    assert usual.decode_s < 0.6 * 599
     assert decode(WHOLE, guess, 600).report.drafted == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf_maker as maker
@@ -10,6 +11,7 @@ from own_process import run
 
 from edgespec.errors import ModelError, ModelMemoryError
 from edgespec.target.gguf_check import check
+from edgespec.target.llama import load
 from edgespec.target.options import TargetOptions
 from edgespec.target.sizing import choose_n_ctx, estimate
 
@@ -35,6 +37,18 @@ def test_context_by_free_memory(tiny: Path) -> None:
         choose_n_ctx(info, least, 100_000)
     with pytest.raises(ModelError, match="at least 1"):
         choose_n_ctx(info, None, 0)
+
+
+@pytest.mark.parametrize(("kind", "n_states"), [("lfm2", 8), ("mamba", 2), ("rwkv7", 2), ("granitehybrid", 2)])
+def test_states_for_taking_tokens_back_are_counted_as_llama_cpp_grants_them(
+    tmp_path: Path, kind: str, n_states: int
+) -> None:
+    info = check(maker.make(tmp_path / f"{kind}.gguf", kind))
+    options = TargetOptions(n_ctx=256, n_rs_seq=7)
+    one, more = estimate(info, replace(options, n_rs_seq=0)).cache, estimate(info, options).cache
+    assert more - one == (n_states - 1) * info.recurrent_bytes > 0
+    with load(info.path, options) as target:
+        assert target.capabilities.rollback == ("snapshots" if n_states == 8 else "replay")
 
 
 def test_a_model_larger_than_memory_is_refused_before_loading(tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ _CTX_LEAST = 512
 _CTX_STEP = 256  # llama.cpp rounds the cache up to it
 _BASE_BYTES = 64 << 20  # interpreter, numpy, libraries
 _BYTES_PER_WORD = 400  # llama.cpp's vocabulary tables
+_SNAPSHOTS = frozenset({
+    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+    "qwen35moe", "qwen4exp",
+})  # fmt: skip
+"""Architectures that are granted snapshots of their recurrent state. Only to size them: the loaded model is asked.
+Source: llama.cpp src/llama-arch.cpp, `llm_arch_supports_rs_rollback`, as vendored in llama-cpp-python 0.3.36."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ def _cache_bytes(info: GGUFInfo, options: TargetOptions) -> int:
     total = 0
     for heads, windowed in zip(info.n_head_kv, info.windowed, strict=True):
         total += heads * per_head * (window if windowed and not options.swa_full else cells)
-    return total + info.recurrent_bytes * options.n_seq_max * (1 + options.n_rs_seq)
+    n_more = options.n_rs_seq if info.arch in _SNAPSHOTS else min(1, options.n_rs_seq)  # snapshots, or one kept aside
+    return total + info.recurrent_bytes * options.n_seq_max * (1 + n_more)
 
 
 def _round_up(n_ctx: int) -> int:

@@ -222,7 +222,7 @@ def test_three_turns_with_stop_strings_and_cancelled_answers(files: dict[str, Pa
     in an accepted draft."""
     with Engine.open(files[kind], EngineConfig(n_ctx=512, threads=1, max_draft=7), n_sessions=2) as engine:
         talk, alone = engine.session(), engine.session()
-        (prompt,) = prompts(1, 30)
+        (prompt,), n_told = prompts(1, 30), 0
         for turn in range(3):
             whole = stopped(engine, alone, prompt, "\0\0\0", "none")
             letters = whole.text[12:14]
@@ -232,6 +232,7 @@ def test_three_turns_with_stop_strings_and_cancelled_answers(files: dict[str, Pa
             drafted = stopped(engine, talk, prompt, letters, drafter)
             assert (drafted.text, drafted.tokens) == (cut.text, cut.tokens)
             assert drafted.finish_reason == "stop"
+            assert drafted.usage.cached_tokens >= n_told
             limits = Limits(40, fixed_draft=7, ignore_eog=True)
             left = engine.stream(prompt, SAMPLED, limits, drafter=drafter, session=talk)
             pieces = [next(left) for _ in range(5)]
@@ -240,5 +241,6 @@ def test_three_turns_with_stop_strings_and_cancelled_answers(files: dict[str, Pa
             said = left.result.tokens
             assert left.result.finish_reason == "cancelled"
             assert said == whole.tokens[: len(said)] == tuple(token for piece in pieces for token in piece.tokens)
+            n_told = len(prompt)  # a cancelled answer costs no more than its own end
             prompt = [*prompt, *said, *[3 + byte for byte in b" and then "]]
             alone.forget()

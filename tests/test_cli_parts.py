@@ -78,6 +78,9 @@ def test_summary_is_readable() -> None:
     assert "one thing" in text
     assert "2 threads on CPUs 0-1; drafter on –" in text
     assert "nan" not in text
+    assert "taken back" not in text
+    replayed = replace(RESULT, report=replace(REPORT, rollback="replay"))
+    assert "drafter   ngram; wrong guesses are taken back by replay" in render.summary(replayed)
 
 
 def read(monkeypatch: pytest.MonkeyPatch, typed: str) -> list[str]:

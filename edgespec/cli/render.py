@@ -207,12 +207,13 @@ def summary(result: Result) -> list[str]:
     """What an answer cost and what drafting did, for people."""
     report, usage = result.report, result.usage
     used = report.drafter if report.drafter_off_reason is None else f"{report.drafter} ({report.drafter_off_reason})"
+    undone = f"; wrong guesses are taken back by {report.rollback}" if report.rollback not in (None, "removal") else ""
     share = 100 * report.accepted / report.drafted if report.drafted else None
     lines = [
         f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them cached; {seconds(report.prefill_s)}",
         f"answer    {usage.completion_tokens} tokens in {seconds(report.decode_s)}, {number(report.tok_s)} tok/s; "
         f"first after {seconds(report.ttft_s)}; ended by {result.finish_reason}",
-        f"drafter   {used}",
+        f"drafter   {used}{undone}",
         f"drafts    {report.drafted} tokens drafted, {report.accepted} accepted ({number(share, 0)} %); "
         f"{number(report.tokens_per_round, 2)} tokens per round, {report.rounds} rounds",
         f"time      drafting {seconds(report.draft_s)}, verifying {seconds(report.verify_s)}, "

@@ -39,7 +39,7 @@ Widest = Annotated[int, typer.Option("--max-draft", metavar="N", min=1, max=63, 
 _QUICK_S, _FULL_S = 150.0, 1650.0
 _QUICK_CONTEXTS, _CONTEXTS = (96, 640), (96, 272, 1024, 2048)
 """Below and above 256 cells, where llama.cpp may begin to split the work on single rows; and 1k, and 2k."""
-_QUICK_TOKENS, _TOKENS = 64, 1024
+_QUICK_TOKENS, _TOKENS, _PIECE = 64, 1024, 64
 
 
 def certify(
@@ -103,6 +103,7 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, m
         threads=thread_counts(n_threads, max(n_threads, largest_team(topology))),
         n_threads=n_threads,
         n_tokens=_QUICK_TOKENS if quick else _TOKENS,
+        n_piece=_PIECE if not quick else _PIECE // 2,
     )
     screen.line(f"certifying {path.stem}, threads: {n_threads}, at most {_minutes(quick)}; Ctrl-C leaves no trace")
 

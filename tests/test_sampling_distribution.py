@@ -13,17 +13,19 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from edgespec.core import mirostat as mirostat_module
 from edgespec.core import sampling
 from edgespec.core.cutoffs import survivors
 from edgespec.core.noise import gumbel
 from edgespec.core.sampling import Sampler
 from edgespec.core.verify import Verdict, verify
-from edgespec.interfaces import Draft, Row, Rows, Sampling
+from edgespec.interfaces import Draft, Rows, Sampling
 
 N_VOCAB = 7
 N_DRAWS = 10_000
@@ -181,16 +183,24 @@ def noise(seed: int) -> Probabilities:
 @pytest.fixture
 def ready_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pure functions answer from memory, so that there is time for many draws; another test compares the texts."""
-    known: dict[tuple[bytes, int, bool], npt.NDArray[np.int64]] = {}
+    known: dict[object, Any] = {}
 
-    def remembered(row: Row, best: np.float32, p: Sampling, coin: float) -> npt.NDArray[np.int64]:
-        key = (row.tobytes(), id(p), coin <= p.xtc_probability)
-        if key not in known:
-            known[key] = survivors(row, best, p, coin)
-        return known[key]
+    def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+        def from_memory(values: npt.NDArray[np.floating], *rest: Any) -> Any:
+            # Of the settings only the address: they are alive as long as a test; of the coin only what comes of it.
+            keys = tuple(id(x) if isinstance(x, Sampling) else x for x in rest[:2])
+            tossed = len(rest) > 2 and rest[2] <= rest[1].xtc_probability
+            key = (function, values.tobytes(), keys, tossed)
+            if key not in known:
+                known[key] = function(values, *rest)
+            return known[key]
+
+        return from_memory
 
     monkeypatch.setattr(sampling, "gumbel", lambda seed, attempt, position, ids: noise(seed)[position, ids])
-    monkeypatch.setattr(sampling, "survivors", remembered)
+    monkeypatch.setattr(sampling, "survivors", remembered(survivors))
+    monkeypatch.setattr(sampling, "_dynamic_temperature", remembered(sampling._dynamic_temperature))
+    monkeypatch.setattr(mirostat_module, "zipf_exponent", remembered(mirostat_module.zipf_exponent))
 
 
 BEST = [int(i) for i in TABLE.argmax(axis=1)]

@@ -53,14 +53,10 @@ class Mirostat:
         self._drawn = None
 
     def _zipf_k(self, row: Row) -> int:
-        """Version 1: how many of the likeliest tokens are kept, from Zipf's exponent of the likeliest 100."""
-        best = row[top_k(row, _N_FIT)].astype(np.float64)
-        best = best[best > -np.inf]
-        if len(best) < 2:
+        """Version 1: how many of the likeliest tokens are kept."""
+        slope = zipf_exponent(row, self._p.temperature)
+        if slope is None:
             return 1
-        ranks = np.arange(1, len(best))
-        t, b = np.log((ranks + 1) / ranks), -np.diff(best) / self._p.temperature
-        slope = float((t * b).sum() / (t * t).sum())
         log_n, epsilon = math.log(len(row)), slope - 1.0
         # ln of epsilon * 2^mu / (1 - n^-epsilon); the quotient tends to 1 / ln n where epsilon is 0
         quotient = epsilon / -math.expm1(-epsilon * log_n) if abs(epsilon) > 1e-9 else 1.0 / log_n
@@ -68,3 +64,14 @@ class Mirostat:
         if slope * log_n <= abs(log_k):  # as many as there are, or less than one
             return len(row) if log_k > 0 else 1
         return max(1, int(math.exp(log_k / slope)))
+
+
+def zipf_exponent(row: Row, temperature: float) -> float | None:
+    """Of the likeliest 100 tokens' probabilities, by least squares over neighbours; None where there is one token."""
+    best = row[top_k(row, _N_FIT)].astype(np.float64)
+    best = best[best > -np.inf]
+    if len(best) < 2:
+        return None
+    ranks = np.arange(1, len(best))
+    t, b = np.log((ranks + 1) / ranks), -np.diff(best) / temperature
+    return float((t * b).sum() / (t * t).sum())

@@ -20,8 +20,8 @@ Rows = npt.NDArray[np.float32]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Rollback = Literal["removal", "snapshots", "replay"]
-"""How rejected tokens leave the cache. removal: one by one. snapshots: back to a state kept for each of the last tokens.
-replay: back to the state of before the pass; the accepted tokens are evaluated again in front of the next one."""
+"""How rejected tokens leave the cache. removal: one by one. snapshots: back to a state kept for each of the last
+tokens. replay: back to the state of before the pass; accepted tokens are evaluated again in front of the next one."""
 ROOT = -1
 """Parent of a draft token that directly follows the committed text."""
 

@@ -161,6 +161,10 @@ class InstantTarget:
         """See `Target.retain`."""
         return True
 
+    def fall_back(self, seq_id: int, n_keep: int) -> int:
+        """See `Target.fall_back`; never needed, as `retain` succeeds."""
+        return n_keep
+
     def clear(self, seq_id: int) -> None:
         """See `Target.clear`."""
 

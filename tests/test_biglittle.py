@@ -151,7 +151,8 @@ def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
     seen = saw(guest, "heated")
     states = [State(*state) for state in seen["states"]]
     assert seen["full"] == 4
-    warm, hot = [state for state in states if state.degrees_c == 72], [state for state in states if state.degrees_c == 80]
+    warm = [state for state in states if state.degrees_c == 72]
+    hot = [state for state in states if state.degrees_c == 80]
     back = [state for state in states if state.degrees_c == 45][1:]
     # Warm: shorter drafts, the whole team.
     assert warm[-1].max_draft in {4, 5, 6}
@@ -163,7 +164,7 @@ def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
     assert caps[0, 2] <= caps[0, 3] + 3
     assert all(state.n_threads <= (state.max_team or 4) for state in states)
     # Cool again: drafts at once, the team thread by thread.
-    assert [state.max_team for state in back if state.max_draft == 15][0] == 2
+    assert next(state.max_team for state in back if state.max_draft == 15) == 2
     assert states[-1][:4] == (15, None, 0.0, 4)
     # What was really drafted: 8 are asked for where heat allows them.
     assert seen["longest"]["15"] == 8

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from sensor_files import CPU, command, put
 
 from edgespec.device import clock as clock_module
 from edgespec.device.clock import Clock
 from edgespec.device.sysfs import Sysfs
-from tests.sensor_files import CPU, command, put
 
 NO_TOOLS = "/nonexistent"
 

@@ -252,6 +252,7 @@ def test_ctrl_c_while_waiting_ends_the_job_first() -> None:
 
 def test_all_models_decode_on_one_thread_each_with_its_own_team(llama: Path, two_kinds: tuple[int, int]) -> None:
     big = two_kinds[1]
+
     def n_threads() -> int:
         return [thread.name for thread in threading.enumerate()].count("edgespec-decode")
 

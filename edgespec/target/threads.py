@@ -66,9 +66,7 @@ class Pools:
                 self._attached = pair
                 self.n_threads = n_threads
         except DeviceError as error:
-            return (
-                f"this build of llama.cpp takes no thread pool ({error}): the system alone places its threads"
-            )
+            return f"this build of llama.cpp takes no thread pool ({error}): the system alone places its threads"
         self._free_all_but(pair)
         return None
 

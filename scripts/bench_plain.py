@@ -161,7 +161,7 @@ class InstantTarget:
         """See `Target.retain`."""
         return True
 
-    def fall_back(self, seq_id: int, n_keep: int) -> int:
+    def fall_back(self, seq_id: int, n_keep: int) -> int:  # noqa: ARG002 - the contract's names
         """See `Target.fall_back`; never needed, as `retain` succeeds."""
         return n_keep
 

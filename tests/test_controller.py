@@ -236,6 +236,20 @@ class TestCost:
         assert cost.suspect
 
 
+def test_a_stalled_pass_is_not_held_against_drafting() -> None:
+    controller = Controller(CostModel(CostTable({1: 1.0, 4: 1.5})), Acceptance(Prior(), 0.0))
+    for _ in range(20):
+        controller.book(4, 0, 4, 1.5, 0.0)
+    before = controller.ledger.balance
+    controller.book(4, 0, 4, 600.0, 0.0)
+    assert controller.ledger.balance > before - 1.0
+    controller.book(4, 0, 1, 600.0, 0.0)
+    assert controller.ledger.balance > before - 7.0
+    for _ in range(20):
+        controller.book(4, 0, 1, 6.0, 0.0)  # dear for good
+    assert controller.ledger.balance < -20.0
+
+
 class TestAcceptance:
     def test_the_claim_is_the_estimate_until_experience_replaces_it(self) -> None:
         acceptance = Acceptance(Prior(), 0.0)

@@ -19,6 +19,8 @@ _CERTAIN = 0.8
 _HOPELESS = 0.1
 """A token that is reached less often than this is not worth pricing."""
 _FADE = 0.2
+_LATE, _DEAR = 1.6, 4.0
+"""Times the expected seconds that a pass counts for at most: the first that takes longer, and one right after such."""
 _PATIENCE = 8
 """Rounds without a draft worth pricing before the drafter is asked less often."""
 _STALE_AFTER = 63
@@ -65,6 +67,7 @@ class Controller:
         self.ledger = Ledger() if ledger is None else ledger
         self._since_plain = 0
         self._n_hopeless = 0
+        self._late = False
 
     def asks(self) -> bool:
         """Whether the drafter is worth asking this round.
@@ -156,10 +159,17 @@ class Controller:
         """
         plain_s = self.cost.seconds(1 + n_other_rows, n_ctx)
         back_s = self.cost.switch_s if self._since_plain else 0.0
+        verify_s = self._believed(verify_s, self.cost.seconds(width + n_other_rows, n_ctx))
         steps = draft_s / plain_s + (1.0 + back_s / plain_s if width == 1 else verify_s / plain_s)
         self.ledger.book(steps, n_tokens)
         self._since_plain = 0 if width == 1 else self._since_plain + 1
         return (n_tokens - steps) * plain_s
+
+
+    def _believed(self, verify_s: float, expected_s: float) -> float:
+        """What a pass counts for: a stall is another program's doing, not the draft's; two in a row are dear passes."""
+        was_late, self._late = self._late, verify_s > _LATE * expected_s
+        return min(verify_s, (_DEAR if was_late else _LATE) * expected_s)
 
 
 def exact_length(n: int, n_always: int, exact: frozenset[int] | None) -> int:

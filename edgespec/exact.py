@@ -17,6 +17,8 @@ from edgespec.interfaces import Capabilities
 DEFAULT_KV = "f16/f16"
 _FREE = 1.02
 """A recipe that costs at most this much more than the default is used without being asked for."""
+_CREDIBLE = 0.9
+"""KV types are priced one after the other: one much cheaper than the default was priced on a less busy machine."""
 _ALL_THAT_PAY = frozenset(range(2, 9))
 """Widths that must be exact for that: fewer would cost what a certificate does not price."""
 CERTIFY = "run `edgespec certify` first (three minutes with --quick)"
@@ -36,7 +38,8 @@ class Recipe:
     n_ctx: int
     """Tokens of a text up to which this was certified."""
     cost: float | None
-    """A pass of one row and one of four, over the same with the default KV type and all threads."""
+    """A pass of one row and one of four, over the same with the default KV type and all threads; None: not known, or
+    not credible."""
 
     def limit(self, can: Capabilities) -> Capabilities:
         """What is left of a target's capabilities."""
@@ -71,7 +74,8 @@ def recipes(certificate: Certificate, n_ctx: int, kv: str | None = None) -> tupl
         recipe = _recipe(certificate, name, n_ctx)
         if recipe is not None:
             cost = _cost(certificate, name, n_ctx, one_thread=recipe.one_thread)
-            found.append(replace(recipe, cost=cost / base if cost and base else None))
+            ratio = cost / base if cost and base else 0.0
+            found.append(replace(recipe, cost=ratio if ratio >= _CREDIBLE else None))
     return tuple(
         sorted(found, key=lambda r: (len(r.widths) == 1, float("inf") if r.cost is None else r.cost, -len(r.widths)))
     )

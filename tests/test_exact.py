@@ -100,6 +100,12 @@ def test_at_a_short_context_what_happens_at_long_ones_does_not_matter() -> None:
     assert decide(None, found, 8192).recipe is None
 
 
+def test_a_price_far_below_the_defaults_is_not_believed() -> None:
+    found = made(cells("q8_0/q8_0"), prices=(DEFAULT, price("q8_0/q8_0", 4.0, 7.0)))
+    assert [recipe.cost for recipe in recipes(found, 8192)] == [None]
+    assert decide(None, found, 8192).recipe is None
+
+
 @pytest.mark.parametrize("kind", ["wide", "prefill"])
 def test_what_depends_on_the_threads_of_wide_passes_is_no_recipe(kind: str) -> None:
     assert not recipes(made(cells("f16/f16", **{kind: 0.1})), 8192)  # type: ignore[arg-type]  # a kind, not `single`

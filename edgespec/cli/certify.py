@@ -200,8 +200,8 @@ def _at(certificate: Certificate, kv: str, n_ctx: int) -> Iterator[str]:
     off = f"; the others by up to {max(cell.deviation for cell in rest):.2f}" if rest else ""
     yield f"  {n_ctx:>5} tokens  exact: {spelled(exact)}{off}"
     names: dict[Kind, str] = {
-        "single": "threads of single rows", "wide": "threads of wide passes", "prefill": "threads of the prompt",
-        "chunk": "chunks of the prompt", "company": "company",
+        "single": "threads", "wide": "threads of wide passes", "prefill": "of the prompt", "chunk": "chunks of it",
+        "company": "company",
     }  # fmt: skip
     parts = [(name, of(kind)) for kind, name in names.items()]
     free = [name for name, cells in parts if cells and not any(cell.deviation for cell in cells)]
@@ -209,9 +209,9 @@ def _at(certificate: Certificate, kv: str, n_ctx: int) -> Iterator[str]:
         f"{name} {max(c.deviation for c in cells):.2f}" for name, cells in parts if any(c.deviation for c in cells)
     ]
     if free:
-        yield f"                does not depend on: {', '.join(free)}"
+        yield f"                same with any: {', '.join(free)}"
     if bound:
-        yield f"                depends on: {', '.join(bound)}"
+        yield f"                not with: {', '.join(bound)}"
     flips = [flip for cell in widths for flip in cell.flips]
     if flips:
         n = sum(cell.n_tokens for cell in rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from hypothesis import settings
 # The same cases every run, and no failure because the machine was busy.
 settings.register_profile("edgespec", derandomize=True, deadline=None)
 settings.load_profile("edgespec")
+
+# A shell starts background jobs with Ctrl-C ignored, and programs inherit that: tests that press it could not pass.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Read before the fixture below clears the environment.
 _TEST_MODEL = os.environ.get("EDGESPEC_TEST_MODEL")

@@ -66,8 +66,8 @@ class Engine:
         table, self._prior, note = state.load_state(self._state_file)
         self._cost: CostModel | None = None
         if table is not None:
-            self._cost = CostModel(table)
-            self.machine.begin(self._cost)
+            cost = CostModel(table)
+            self._cost = cost if self.machine.begin(cost) else None
         self._notes = (*opened.notes, *([note] if note else []))
         self._saved_at_s = time.perf_counter()
         # Measuring empties the cache, which may not happen in the middle of an exact conversation.

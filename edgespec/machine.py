@@ -84,7 +84,10 @@ class Machine:
             thrifty=_thrifty(topology, team),
         )
         self.monitor = Monitor(sysfs, performance=topology.performance)
-        self.notes: list[str] = []
+        n, n_cores = max(team.one, team.wide), len(topology.usable)
+        self.notes: list[str] = (
+            [f"{n} threads on {n_cores} cores: they will wait for each other"] if n > n_cores else []
+        )
         self._thread = decode_thread()
         self._mark = object()
         self._applied: Team | None = None
@@ -102,12 +105,15 @@ class Machine:
         self.monitor.start()  # here, not on the decode thread: threads inherit its name, and with it its cores
         return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)), self._target)
 
-    def begin(self, cost: CostModel) -> None:
-        """Let the governor decide by what was measured earlier."""
+    def begin(self, cost: CostModel) -> bool:
+        """Let the governor decide by what was measured earlier; whether that fits the threads that were asked for."""
         full, joined = self.governor.full, self._joined()
+        if self._config.threads is not None and cost.calibrated != (full.one, full.wide):
+            return False  # measured when the machine was busy, by a run that could choose fewer
         if joined is not None and cost.calibrated[1] > full.wide:
             full = joined
         self.governor.use_cost(cost, time.perf_counter(), full)
+        return True
 
     def changes_since(self, began_s: float) -> tuple[TeamChange, ...]:
         """What was done to the team since a moment, in seconds from it."""
@@ -221,9 +227,10 @@ class Machine:
             self._allowed = allowed
             self._move(now_s)
         team = self.governor.team
-        if team.cpus and now_s - self._checked_s > _CHECK_EVERY_S:
+        if now_s - self._checked_s > _CHECK_EVERY_S:
             self._checked_s = now_s
-            if affinity.own_mask() not in (frozenset(team.cpus), frozenset(team.cpus_wide)):
+            wanted = (frozenset(team.cpus), frozenset(team.cpus_wide)) if team.cpus else (allowed,)
+            if affinity.own_mask() not in wanted:
                 self._applied = None
 
     def _move(self, now_s: float) -> None:
@@ -233,6 +240,7 @@ class Machine:
         team = full_team(self._config, self._placed, self.topology, one_thread=self._one_thread)
         usable = self.topology.usable
         reason = f"cores {_spelled(usable)} may be used now"
+        self._applied = None  # a mask of the whole process need not be one of each thread
         self.governor.move(team, len(usable), now_s, reason, _thrifty(self.topology, team))
 
     def _ask_clock(self) -> None:

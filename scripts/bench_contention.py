@@ -131,13 +131,26 @@ def summary(trials: Sequence[Trial], arms: Sequence[str]) -> dict[str, float]:
 def main() -> None:
     """Run the trials and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--trials", type=int, default=7)
-    parser.add_argument("--drafter", default="auto")
+    parser.add_argument("model", help="a GGUF file, or a name of `edgespec models list`")
+    parser.add_argument("--trials", type=int, default=7, help="runs of each team; default: 7")
+    parser.add_argument("--drafter", default="auto", help="as of `edgespec run`; default: auto")
     parser.add_argument("--max-threads", type=int, help="largest fixed team; default: as many as the governor has")
-    parser.add_argument("--times", type=float, nargs=3, default=(10.0, 20.0, 30.0), metavar=("BUSY", "IDLE", "END"))
+    parser.add_argument(
+        "--times",
+        type=float,
+        nargs=3,
+        default=(10.0, 20.0, 30.0),
+        metavar=("BUSY", "IDLE", "END"),
+        help="seconds at which the load begins, ends, and the run ends; default: 10 20 30",
+    )
     args = parser.parse_args()
     times = Times(*args.times)
+    if (
+        times.busy <= times.settle
+        or times.idle_again <= times.busy + times.settle
+        or (times.end <= times.idle_again + times.recover)
+    ):
+        parser.error("--times: at least 2 s to settle before and after the load begins, and 5 s after it ends")
     governed = Engine.open(args.model, EngineConfig(drafter=args.drafter))
     largest = args.max_threads or governed.machine.governor.full.one
     engines = {GOVERNED: governed}

@@ -33,14 +33,16 @@ RESULT = Result("grüße", (1, 2), "stop", Usage(30, 2, 20), REPORT)
 
 def test_status_line_shows_what_is_known() -> None:
     status = render.report_status
-    assert status(REPORT, 80) == "10.0 tok/s · 70 % accepted · 2.8 tokens/round · – °C · CPUs 0-1"
+    assert status(REPORT, 80) == "10.0 tok/s · 70 % accepted · 2.8 tokens/round · – °C · 2 threads on CPUs 0-1"
     warm = replace(REPORT, heat={"temp_c": 51.6, "freq_cap": 0.783})
-    assert status(warm, 90).endswith("· 52 °C · CPUs 0-1 · clock 78 % of its best")
+    assert status(warm, 110).endswith("· 52 °C · 2 threads on CPUs 0-1 · clock 78 % of its best")
     nothing = replace(REPORT, tok_s=None, drafted=0, tokens_per_round=math.inf, heat=None, cpus_target=None)
-    assert status(nothing, 80) == "– tok/s · – % accepted · – tokens/round · – °C · CPUs –"
+    assert status(nothing, 80) == "– tok/s · – % accepted · – tokens/round · – °C · 2 threads on CPUs –"
     assert status(REPORT, 20) == "10.0 t/s · 70 %"
-    fewer = replace(REPORT, cpus_target=(0, 4, 5, 6), team_changes=(TeamChange(3.0, 1, 2, "passes took longer"),))
-    assert status(fewer, 120).endswith("CPUs 0,4-6 · 1 thread: passes took longer")
+    changes = (TeamChange(3.0, 1, 2, "passes took longer"),)
+    fewer = replace(REPORT, threads=1, cpus_target=(0, 4, 5, 6), team_changes=changes)
+    assert status(fewer, 120).endswith("1 thread on CPUs 0,4-6: passes took longer")
+    assert status(fewer, 80).endswith("2.8 tokens/round · – °C · 1 thread on CPUs 0,4-6")
 
 
 @given(
@@ -76,7 +78,7 @@ def test_summary_is_readable() -> None:
     assert "10 tokens drafted, 7 accepted (70 %)" in text
     assert "saved – s" in text
     assert "one thing" in text
-    assert "2 threads on CPUs 0-1; drafter on –" in text
+    assert "2 threads on CPUs 0-1; drafter off" in text
     assert "nan" not in text
     assert "taken back" not in text
     replayed = replace(RESULT, report=replace(REPORT, rollback="replay"))

@@ -167,10 +167,24 @@ def test_other_cores_are_a_new_beginning() -> None:
     machine.governor.move(Team(4, 4), 4, machine.now_s, "cores 0,1,2,3 may be used now")
     assert machine.governor.team == Team(4, 4)
     for _ in range(100):  # slow cores: no sign of competition, there is nothing yet to compare with
-        machine.governor.observe(1, 0, 5 * TWO_S, machine.now_s)
+        machine.governor.observe(1, 0, 4 * TWO_S, machine.now_s)
     assert machine.governor.team == Team(4, 4)
-    assert machine.cost.seconds(1, 0) == pytest.approx(5 * TWO_S, rel=0.1)
+    assert machine.cost.seconds(1, 0) == pytest.approx(4 * TWO_S, rel=0.1)
     assert machine.governor.changes[-1].reason == "cores 0,1,2,3 may be used now"
+
+
+def test_new_cores_beside_a_busy_program() -> None:
+    machine = TwoCores(load=lambda now_s: True)
+    machine.governor.move(Team(1, 1), 1, machine.now_s, "core 0 may be used now")
+    machine.run(1.0)
+    machine.governor.move(Team(2, 2), 2, machine.now_s, "cores 0,1 may be used now")
+    assert machine.governor.patience_s(0) is not None
+    assert machine.governor.max_draft == 0
+    machine.governor.stalled(machine.now_s)  # the first pass took too long
+    assert machine.governor.team == Team(1, 1)
+    machine.run(8.0)
+    assert machine.share_of(1, 1.0, 8.0) >= 0.85
+    assert machine.governor.max_draft == 15
 
 
 def test_many_cores_give_up_as_many_as_it_takes() -> None:

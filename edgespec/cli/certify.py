@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -105,7 +106,10 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, m
         n_tokens=_QUICK_TOKENS if quick else _TOKENS,
         n_piece=_PIECE if not quick else _PIECE // 2,
     )
-    screen.line(f"certifying {path.stem}, threads: {n_threads}, at most {_minutes(quick)}; Ctrl-C leaves no trace")
+    screen.line(
+        f"certifying {path.stem}, threads: {n_threads}; about {_minutes(quick)} on a quiet machine, longer on a busy "
+        "one; Ctrl-C leaves no trace"
+    )
 
     def opener(kv: str, n_ctx_each: int, n_sessions: int) -> CertTarget:
         options = TargetOptions(
@@ -148,7 +152,7 @@ def _long_enough(text: list[int], grid: Grid) -> list[int]:
 
 
 def _minutes(quick: bool) -> str:
-    return f"{(_QUICK_S if quick else _FULL_S) / 60:.0f} minutes for a small model"
+    return f"{math.ceil((_QUICK_S if quick else _FULL_S) / 60)} minutes for a small model"
 
 
 class _Progress:

@@ -158,7 +158,8 @@ def _load(desk: Desk, name: str) -> None:
     model = desk.chat.load(path)
     desk.file = path
     desk.attached.clear()
-    desk.screen.dim(f"loaded {_turns(desk.chat.n_turns)} from {path}, and the sampling options saved with it")
+    drafter = f" and the drafter {desk.chat.drafter}" if desk.chat.drafter else ""
+    desk.screen.dim(f"loaded {_turns(desk.chat.n_turns)} from {path}, and the sampling options{drafter} saved with it")
     if model != desk.engine.model_name:
         desk.screen.note(f"it was held with {model or 'an unknown model'}, this is {desk.engine.model_name}")
 

@@ -166,7 +166,7 @@ def _conditions(found: Findings) -> list[tuple[str, str]]:
     if now.headroom is None:
         headroom = "unknown: no throttling threshold is known"
     else:
-        headroom = f"{now.headroom:.2f}, throttling begins at 1.00"
+        headroom = f"{now.headroom:.2f} used up of 1.00, where throttling begins"
     throttled = {None: "unknown: nothing here tells", False: "no", True: "yes"}[now.throttled]
     cap = "" if now.freq_cap is None else f"; clock allowed to {100 * now.freq_cap:.0f} % of the highest"
     if now.battery is None:

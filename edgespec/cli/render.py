@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TextIO
@@ -59,8 +60,14 @@ class Screen:
         _write(sys.stdout, f"{_DIM}{text}{_PLAIN}" if dim and self._color_out else text)
 
     def line(self, text: str = "") -> None:
-        """A line beside the answer."""
+        """A line beside the answer; on a terminal broken at words."""
         self._settle()
+        if self.tty_err and "\n" not in text and len(text) > columns():
+            # Lines of /stats have their label in the first ten columns.
+            indent = " " * 10 if text[9:10] == " " and text[10:11] != " " else "  "
+            text = "\n".join(
+                textwrap.wrap(text, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            )
         _write(sys.stderr, text + "\n")
 
     def dim(self, text: str) -> None:
@@ -146,22 +153,24 @@ def report_status(report: Report, width: int) -> str:
         (number(share, 0), " % accepted", " %"),
         (number(report.tokens_per_round), " tokens/round", " t/r"),
         (number(_heat(report, "temp_c"), 0), " °C", " °C"),
-        (f"CPUs {cpus}", "", ""),
+        (f"{_threads(report.threads)} on CPUs {cpus}", "", ""),
     ]
     if cap is not None and cap < 1:
         fields.append((f"clock {number(100 * cap, 0)} %", " of its best", ""))
-    if report.team_changes:
-        last = report.team_changes[-1]
-        now = "1 thread" if last.one == 1 else f"{last.one} threads"
-        fields.append((now, f": {last.reason}", ""))
-    for form in (1, 2):
-        line = " · ".join(field[0] + field[form] for field in fields)
+    why = f": {report.team_changes[-1].reason}" if report.team_changes else ""
+    # What is said at length gives way before what is measured.
+    for form, end in ((1, why), (1, ""), (2, "")):
+        line = " · ".join(field[0] + field[form] for field in fields) + end
         if len(line) <= width:
             return line
     short = [field[0] + field[2] for field in fields]
     while len(short) > 1 and len(" · ".join(short)) > width:
         short.pop()
     return " · ".join(short)[: max(0, width)]
+
+
+def _threads(n: int | None) -> str:
+    return "1 thread" if n == 1 else f"{UNKNOWN if n is None else n} threads"
 
 
 def _cpus(cpus: Sequence[int] | None) -> str:
@@ -186,15 +195,22 @@ def _machine(report: Report) -> list[str]:
     """What the device did, for people."""
     heat = report.heat or {}
     memory = None if report.rss_bytes is None else report.rss_bytes / 1e6
-    wide = "" if report.threads_wide in (None, report.threads) else f", {report.threads_wide} for drafts"
+    wide = "" if report.threads_wide in (None, report.threads) else f" ({report.threads_wide} for drafts)"
+    inline = report.cpus_drafter == report.cpus_target
+    drafter = "inline" if inline else f"on {_cpus(report.cpus_drafter)}" if report.cpus_drafter else "off"
     source = f" ({heat['source']})" if heat.get("source") else ""
     cap = _heat(report, "freq_cap")
     lines = [
-        f"machine   {UNKNOWN if report.threads is None else report.threads} threads{wide} on CPUs "
-        f"{_cpus(report.cpus_target)}; drafter on {_cpus(report.cpus_drafter) or 'none'}; {number(memory, 0)} MB",
-        f"heat      {number(_heat(report, 'temp_c'), 0)} °C{source}, headroom {number(_heat(report, 'headroom'), 2)} "
-        f"of 1, clock up to {number(None if cap is None else 100 * cap, 0)} % of its best, policy {report.policy}",
+        f"machine   {_threads(report.threads)}{wide} on CPUs {_cpus(report.cpus_target)}; drafter {drafter}; "
+        f"{number(memory, 0)} MB",
     ]
+    known = [
+        f"{number(_heat(report, 'temp_c'), 0)} °C{source}",
+        f"{number(_heat(report, 'headroom'), 2)} of 1.00 used up" if _heat(report, "headroom") is not None else "",
+        f"clock up to {number(100 * cap, 0)} % of its best" if cap is not None else "",
+        f"policy {report.policy}",
+    ]
+    lines.append(f"heat      {', '.join(text for text in known if text)}")
     limits = heat.get("limits")
     lines += [f"limit     {text}" for text in limits] if isinstance(limits, list) else []
     return lines + [

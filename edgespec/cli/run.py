@@ -106,6 +106,9 @@ def _run(
         result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, constraint, screen, raw=raw, json=json)
         for line in summary(result) if stats else ():
             screen.line(line)
+        if result.finish_reason == "length":
+            broken = ", before its form was complete" if constraint is not None else ""
+            screen.note(f"cut off after {result.usage.completion_tokens} tokens{broken}")
     return result.finish_reason == "cancelled"
 
 

@@ -7,7 +7,6 @@ decides. Giving up early costs little, late everything. Pure: times are handed i
 
 from __future__ import annotations
 
-import math
 from statistics import fmean
 
 _SLOW = 1.5
@@ -26,9 +25,11 @@ _BETTER = 0.97
 """A smaller team has to take at most this share of what the larger one took under load."""
 _N_DOUBTS = 2
 """Smaller teams of every size must fail so often before a slow pace is taken to be the machine's own."""
-_FIRST_WAIT_S, _MAX_WAIT_S = 0.1, 4.0
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.25, 4.0
 """From giving up threads to the first attempt to have one back, doubled by each failure."""
 _SOON_S = 0.3
+_ELSEWHERE = 4.0
+"""Times the price on the old cores that new ones may have: a big core does four times the work of a little one."""
 _BLOCKED_WAIT_S = 16.0
 """As long as other programs are seen to hold the cores, attempts are this far apart."""
 _CALM_AFTER_S = 3.0
@@ -42,19 +43,21 @@ _ONE_BY_THREADS, _WIDE_BY_THREADS = 0.5, 1.0
 class Contention:
     """Decides between teams of the full size and smaller ones."""
 
-    def __init__(self, one: int, wide: int, calibrated: tuple[int, int] | None = None) -> None:
+    def __init__(self, one: int, wide: int, calibrated: tuple[int, int] | None = None, *, moved: bool = False) -> None:
         """`one` and `wide`: threads of a full team for single rows and for wider passes.
 
-        `calibrated`: the team whose times are the unit, where it is another; it is also what to begin with. (0, 0): no
-        team was, as after a move to other cores, and what is usual is yet to be seen.
+        `calibrated`: the team whose times are the unit, where it is another; it is also what to begin with, unless the
+        team has `moved` to other cores: then it is whole, and what is usual there is yet to be seen.
         """
         self.full = (one, wide)
         """The largest team allowed now."""
         self._calibrated = calibrated or self.full
-        self.level = max(0, one - (self._calibrated[0] or one))
+        self.level = 0 if moved else max(0, one - self._calibrated[0])
         """Threads given up."""
         self.reason = ""
         """Why the level is what it is, in plain words."""
+        self._moved = moved
+        self._n_seen = 0
         self._usual: dict[tuple[bool, int], tuple[float, int]] = {}
         self._phase = "calm"
         self._strikes = 0.0
@@ -90,6 +93,7 @@ class Contention:
         """Take in a pass that took `relative` times its calibrated time; whether it says what such a pass costs."""
         threads = self.sizes()[wide]
         expected = self._expected(wide, threads)
+        self._n_seen += 1
         slow = relative > _SLOW * expected
         if self._phase == "probe":
             self._probe(wide, relative, slow, now_s)
@@ -114,14 +118,18 @@ class Contention:
 
     @property
     def probing(self) -> bool:
-        """Whether a larger team is on trial."""
-        return self._phase == "probe"
+        """Whether a larger team, or one on new cores, is on trial."""
+        return self._phase == "probe" or (self._moved and self._n_seen < _N_PROBE and self.level < self._max_level)
 
     def stalled(self, now_s: float) -> None:
-        """The trial of a larger team was broken off in the middle of a pass."""
+        """The trial was broken off in the middle of a pass."""
         if self._phase == "probe":
             self._strikes = _STRIKES
             self._end_probe(now_s)
+        elif self.level < self._max_level:
+            self.level += 1
+            self.reason = "a pass had to be broken off"
+            self._next_probe_s = now_s + self._wait_s
 
     def suggest(self, n_free: float | None, now_s: float) -> None:
         """What a look at the machine says of the cores that others leave free (None: unknown).
@@ -144,17 +152,18 @@ class Contention:
         """What an undisturbed pass takes."""
         known = self._usual.get((wide, threads))
         full = self._calibrated[wide]
-        if not full:
-            return known[0] if known else math.inf
         base = self._usual.get((wide, full), (1.0, 0))[0]
         guess = base * (full / threads) ** (_WIDE_BY_THREADS if wide else _ONE_BY_THREADS)
+        if self._moved:
+            return float(guess * _ELSEWHERE if known is None else known[0])
         # A smaller team was only seen while others were busy: more than the guess may be their doing.
         return float(guess if known is None or threads == full else min(known[0], _SLOW * guess))
 
     def _learn(self, wide: bool, threads: int, relative: float) -> None:
         key = (wide, threads)
         # The calibrated team starts from its calibration, any other from its own first passes.
-        usual, n = self._usual.get(key, (1.0, _N_TRIAL) if threads == self._calibrated[wide] else (0.0, 0))
+        timed = threads == self._calibrated[wide] and not self._moved
+        usual, n = self._usual.get(key, (1.0, _N_TRIAL) if timed else (0.0, 0))
         rate = max(_RATE, 1.0 / (n + 1))
         self._usual[key] = (usual + rate * (relative - usual), n + 1)
 

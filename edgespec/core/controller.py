@@ -165,7 +165,6 @@ class Controller:
         self._since_plain = 0 if width == 1 else self._since_plain + 1
         return (n_tokens - steps) * plain_s
 
-
     def _believed(self, verify_s: float, expected_s: float) -> float:
         """What a pass counts for: a stall is another program's doing, not the draft's; two in a row are dear passes."""
         was_late, self._late = self._late, verify_s > _LATE * expected_s

@@ -107,7 +107,8 @@ class Governor:
     def patience_s(self, n_ctx: int) -> float | None:
         """While a larger team is on trial: seconds after which its pass is better broken off; else None.
 
-        A team that meets another program can take a hundred times as long as a single thread would.
+        A team that meets another program can take a hundred times as long as a single thread would. On new cores the
+        price is a guess, and some more time is given.
         """
         if not self._contention.probing or self._cost is None:
             return None
@@ -155,7 +156,8 @@ class Governor:
         """The target got other cores: begin anew with `team` as the full one."""
         self._full, self._n_usable = team, n_usable
         self._thrifty, self._cpus = tuple(thrifty), team.cpus
-        self._contention = Contention(team.one, team.wide, calibrated=(0, 0))
+        timed = self._cost.calibrated if self._cost is not None else None
+        self._contention = Contention(team.one, team.wide, timed, moved=True)
         self._team = replace(team, one=0)  # whatever the size, it counts as a change
         if self._cost is not None:
             self._cost.moved()

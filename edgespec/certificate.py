@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from edgespec import paths
 from edgespec.errors import ConfigError
 from edgespec.state import state_file
+from edgespec.target.options import KV_BYTES
 
 Kind = Literal["width", "single", "wide", "prefill", "chunk", "company"]
 """What differs from the reference, which is one sequence, single rows, one thread, a prompt in chunks of `n_batch`:
@@ -25,6 +26,8 @@ rows of a pass; threads of single rows; threads of passes of eight rows; threads
 chunk; sequences in the batch, each with a cache of its own."""
 _VERSION = 1
 _MAX_BYTES = 2**24
+_MAX_COUNT = 2**31 - 1
+_MAX_WIDTH = 512
 _Z = 1.96
 """Of a 95 % interval."""
 
@@ -146,7 +149,7 @@ def load(fingerprint: str, build: str, machine: str) -> tuple[Certificate | None
             found = from_json(json.loads(file.read(_MAX_BYTES)))
     except FileNotFoundError:
         return None, None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, f"the certificate cannot be read ({error}): run `edgespec certify` again"
     if (found.fingerprint, found.build, found.machine) != (fingerprint, build, machine):
         return None, "the certificate is of another model, build or machine: run `edgespec certify` again"
@@ -189,33 +192,46 @@ def from_json(raw: Any) -> Certificate:
     """The certificate that `to_json` gave.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is not one.
+        ValueError, OverflowError, KeyError, TypeError, AttributeError: it is not one.
     """
     if raw["version"] != _VERSION:
         raise ValueError("it was made by another version of edgespec")
     cells = tuple(_cell(item) for item in raw["cells"])
     prices = tuple(
         Price(
-            str(item["kv"]), int(item["n_ctx"]),
+            _kv(item["kv"]), _count(item["n_ctx"], 0),
             *_finite(item[name] for name in ("one_thread_ms", "one_ms", "four_ms", "eight_ms")),
         )
         for item in raw["prices"]
     )  # fmt: skip
     refused = tuple((str(kv), str(why)) for kv, why in raw["refused"])
     return Certificate(
-        str(raw["fingerprint"]), str(raw["build"]), str(raw["machine"]), int(raw["n_threads"]), int(raw["n_ctx"]),
-        bool(raw["quick"]), cells, prices, refused,
+        str(raw["fingerprint"]), str(raw["build"]), str(raw["machine"]),
+        _count(raw["n_threads"], 1), _count(raw["n_ctx"], 1), bool(raw["quick"]), cells, prices, refused,
     )  # fmt: skip
 
 
 def _cell(item: Any) -> Cell:
-    if item["kind"] not in get_args(Kind) or item["n_tokens"] < 1:
+    kind = item["kind"]
+    if kind not in get_args(Kind):
         raise ValueError("a comparison of nothing")
+    n = _count(item["n"], 1, _MAX_WIDTH if kind == "width" else _MAX_COUNT)
     (deviation,) = _finite([item["deviation"]])
-    flips = tuple(Flip(int(flip["n_ctx"]), *_finite([flip["margin"]])) for flip in item["flips"])
-    return Cell(
-        item["kind"], str(item["kv"]), int(item["n"]), int(item["n_ctx"]), int(item["n_tokens"]), deviation, flips
-    )
+    flips = tuple(Flip(_count(flip["n_ctx"], 0), *_finite([flip["margin"]])) for flip in item["flips"])
+    return Cell(kind, _kv(item["kv"]), n, _count(item["n_ctx"], 0), _count(item["n_tokens"], 1), deviation, flips)
+
+
+def _kv(name: Any) -> str:
+    types = name.split("/")
+    if len(types) != 2 or not all(kind in KV_BYTES for kind in types):
+        raise ValueError("a KV type that there is not")
+    return str(name)
+
+
+def _count(value: Any, least: int, most: int = _MAX_COUNT) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("a count that cannot be")
+    return value
 
 
 def _finite(values: Iterable[Any]) -> tuple[float, ...]:

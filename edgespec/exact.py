@@ -98,7 +98,7 @@ def decide(
         n_ctx: tokens the context holds.
         kv: the KV types to keep to; None: any.
         n_threads: threads of the largest team.
-        problem: why there is no certificate, where one was expected.
+        problem: why there is no certificate, where one was expected, and what to do about it.
 
     Raises:
         ConfigError: exactness was asked for, and nothing is certified.
@@ -112,8 +112,8 @@ def decide(
         lacks = f"the certificate is of {certificate.n_threads} threads, {n_threads} are wanted"
     if certificate is None or lacks is not None:
         if asked:
-            raise ConfigError(f"--exact: {lacks}: {CERTIFY}")
-        return Decision(None, f"{lacks}; `edgespec certify` measures it")
+            raise ConfigError(f"--exact: {lacks}" if problem == lacks else f"--exact: {lacks}: {CERTIFY}")
+        return Decision(None, lacks if problem == lacks else f"{lacks}; `edgespec certify` measures it")
     found = recipes(certificate, n_ctx, kv)
     if not found:
         if asked:
@@ -131,6 +131,10 @@ def decide(
         return Decision(None, f"certified up to {free[0].n_ctx} of {n_ctx} tokens; --exact drafts up to there")
     if len(best.widths) == 1:
         return Decision(None, "no width is exact here")
+    if best.cost is not None and best.cost <= _FREE:
+        lost = _ALL_THAT_PAY - best.widths
+        which = f"width {min(lost)} is" if len(lost) == 1 else f"{spelled(lost)} are"
+        return Decision(None, f"{which} not exact; --exact does without")
     price = "costs an unknown share" if best.cost is None else f"costs {100 * (best.cost - 1):.0f} %"
     return Decision(None, f"the cheapest exact recipe {price}; --exact takes it")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,13 +154,38 @@ def test_a_damaged_certificate_is_none_and_says_so(content: bytes) -> None:
     assert "edgespec certify" in note
 
 
-@pytest.mark.parametrize("change", [{"deviation": -1.0}, {"deviation": "NaN"}, {"n_tokens": 0}, {"kind": "other"}])
-def test_absurd_numbers_are_no_certificate(change: dict[str, object]) -> None:
-    found = certified(STEADY)
-    path = certificate.save(found)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deviation": -1.0}, {"deviation": "NaN"}, {"deviation": 10**400}, {"n_tokens": 0}, {"n_tokens": 10**400},
+        {"kind": "other"}, {"n": 0}, {"n": 513}, {"n": 2.5}, {"n": True}, {"n_ctx": -1}, {"n_ctx": math.inf},
+        {"kv": ""}, {"kv": "f16"}, {"kv": "q4_9/f16"}, {"kv": "f16/f16/f16"}, {"kv": None}, {"kv": 5},
+        {"flips": [{"n_ctx": math.inf, "margin": 0.1}]},
+    ],
+)  # fmt: skip
+def test_absurd_values_of_a_cell_are_no_certificate(change: dict[str, object]) -> None:
+    path = certificate.save(certified(STEADY))
     raw = json.loads(path.read_text())
-    raw["cells"][0] |= change
+    raw["cells"][0] |= {"kind": "width"} | change
     path.write_text(json.dumps(raw))
+    found, note = certificate.load("f", "b", "m")
+    assert found is None
+    assert "edgespec certify" in (note or "")
+
+
+@pytest.mark.parametrize("change", [{"kv": "a/b/c"}, {"n_ctx": math.inf}, {"four_ms": 10**400}])
+def test_absurd_values_of_a_price_are_no_certificate(change: dict[str, object]) -> None:
+    path = certificate.save(replace(certified(STEADY), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0),)))
+    raw = json.loads(path.read_text())
+    raw["prices"][0] |= change
+    path.write_text(json.dumps(raw))
+    assert certificate.load("f", "b", "m")[0] is None
+
+
+@pytest.mark.parametrize("change", [{"n_ctx": 0}, {"n_threads": 0}, {"n_ctx": math.inf}, {"n_threads": 10**400}])
+def test_absurd_values_of_the_whole_are_no_certificate(change: dict[str, object]) -> None:
+    path = certificate.save(certified(STEADY))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert certificate.load("f", "b", "m")[0] is None
 
 

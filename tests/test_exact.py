@@ -137,11 +137,23 @@ def test_by_itself_only_where_it_costs_nothing(cost: float, widths: frozenset[in
     assert decide(False, found, 8192).recipe is None
 
 
+@pytest.mark.parametrize(
+    ("widths", "why"),
+    [(ALL - {8}, "width 8 is not exact; "), (frozenset({2, 3}), "widths 4-8 are not exact; ")],
+)
+def test_free_but_not_exact_at_all_widths_that_pay_is_said(widths: frozenset[int], why: str) -> None:
+    found = made(cells("f16/f16", widths), prices=(DEFAULT,))
+    assert why in decide(None, found, 8192).why
+
+
 def test_refusals_name_the_command_that_helps() -> None:
-    for found, problem in ((None, None), (None, "the certificate cannot be read"), (made(cells("f16/f16")), None)):
-        with pytest.raises(ConfigError, match="edgespec certify"):
+    for found, problem in ((None, None), (None, "run `edgespec certify` again"), (made(cells("f16/f16")), None)):
+        with pytest.raises(ConfigError) as caught:
             decide(True, found, 8192, n_threads=4, problem=problem)
-        assert decide(None, found, 8192, n_threads=4, problem=problem).recipe is None
+        assert str(caught.value).count("edgespec certify") == 1
+        free = decide(None, found, 8192, n_threads=4, problem=problem)
+        assert free.recipe is None
+        assert free.why.count("edgespec certify") == 1
 
 
 def test_a_cache_type_that_was_asked_for_is_kept() -> None:

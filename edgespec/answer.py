@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -46,6 +47,7 @@ class Stream:
         self._owned = owned
         self._cancelled = False
         self._result: Result | None = None
+        self._pid = os.getpid()
 
     def __iter__(self) -> Self:
         """Itself."""
@@ -56,6 +58,7 @@ class Stream:
 
         Raises:
             EvalError: llama.cpp failed; the text so far is in `result`.
+            ModelError: this process was forked after the answer began.
         """
         generation = self._generation
         while self._result is None:
@@ -89,7 +92,9 @@ class Stream:
         self._engine.target.abort()
 
     def close(self) -> None:
-        """End the answer if it still runs; for those who leave before its end."""
+        """End the answer if it still runs; for those who leave before its end. In a forked child it is the parent's."""
+        if os.getpid() != self._pid:
+            return
         self.cancel()
         for _ in self:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class Engine:
         self._template = opened.template
         self._sysfs = opened.sysfs
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._seats: list[Session | None] = [None] * opened.target.options.n_seq_max
         self._tools: dict[Session, _Tools] = {}
         self._answering: dict[Session, Generation] = {}
@@ -121,6 +123,7 @@ class Engine:
 
     def session(self) -> Session:
         """A new, empty sequence. Only the most recently used ones keep their KV cache; the others evaluate anew."""
+        self._check_process()
         with self._lock:
             self._check_open()
             session = Session(self.target, n_ctx=self.n_ctx // len(self._seats))
@@ -129,6 +132,7 @@ class Engine:
 
     def release(self, session: Session) -> None:
         """Forget a session: its cache, its drafters, what it learned."""
+        self._check_process()
         with self._lock:
             if session in self._seats:
                 session.forget()
@@ -162,7 +166,9 @@ class Engine:
         Raises:
             ConfigError: an option has no such value, or llama.cpp refuses the grammar.
             ContextFullError: the prompt does not fit.
+            ModelError: the engine is closed, or this process was forked after it was opened.
         """
+        self._check_process()
         sampling = sampling or sampling_from(self.config)
         limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
         check_sampling(sampling, self.target.n_vocab)
@@ -205,7 +211,9 @@ class Engine:
         return (*self._notes, *self.machine.notes)
 
     def close(self) -> None:
-        """Save what was learned and free the model. May be called twice."""
+        """Save what was learned and free the model. May be called twice. A forked child leaves all to its parent."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -227,6 +235,11 @@ class Engine:
     ) -> None:
         """Close."""
         self.close()
+
+    def _check_process(self) -> None:
+        # Before the lock is taken: a thread that the child does not have may have held it when the process was forked.
+        if os.getpid() != self._pid:
+            raise ModelError("the process was forked after the model was loaded: load the model in the child")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -301,7 +314,9 @@ class Engine:
 
         Raises:
             EvalError: the target refused the batch, or was told to stop (EvalCancelled).
+            ModelError: the engine is closed, or this process was forked after it was opened.
         """
+        self._check_process()
         with self._lock:
             self._check_open()
             self._seat(generation.session)
@@ -315,6 +330,7 @@ class Engine:
 
     def finish(self, generation: Generation, owned: bool) -> Result:
         """The account of an answer that ended; a session that was made for it is given up."""
+        self._check_process()
         with self._lock:
             result = generation.result()
             self._answering.pop(generation.session, None)

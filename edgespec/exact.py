@@ -112,8 +112,8 @@ def decide(
         lacks = f"the certificate is of {certificate.n_threads} threads, {n_threads} are wanted"
     if certificate is None or lacks is not None:
         if asked:
-            raise ConfigError(f"--exact: {lacks}" if problem == lacks else f"--exact: {lacks}: {CERTIFY}")
-        return Decision(None, lacks if problem == lacks else f"{lacks}; `edgespec certify` measures it")
+            raise ConfigError(f"--exact: {lacks}: {CERTIFY}" if problem is None else f"--exact: {problem}")
+        return Decision(None, f"{lacks}; `edgespec certify` measures it" if problem is None else problem)
     found = recipes(certificate, n_ctx, kv)
     if not found:
         if asked:

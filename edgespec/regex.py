@@ -29,6 +29,8 @@ _IS: dict[str, tuple[Ranges, Callable[[str], bool]]] = {
 _ENDLESS = 2**32 - 1
 """The upper bound `re` gives to a repetition without one."""
 _NOT_LINE_END = complement([(0x0A, 0x0A), (0x0D, 0x0D)])
+_MAX_QUOTED = 200
+"""Characters of a pattern and of what is wrong with it that an error shows."""
 _BEGIN = {"AT_BEGINNING", "AT_BEGINNING_STRING"}
 _END = {"AT_END", "AT_END_STRING"}
 
@@ -75,17 +77,24 @@ def anchored(pattern: str) -> bool:
 
 
 def _parse(pattern: str) -> Any:
+    if not isinstance(pattern, str):
+        raise ConstraintError(f"a regular expression is a text, not {type(pattern).__name__}")
     parser: Any = importlib.import_module("re._parser")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later Python may read otherwise
             return parser.parse(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConstraintError(f"regular expression {pattern!r}: {error}") from None
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
+        raise _fail(pattern, str(error)) from None
+
+
+def _fail(pattern: str, message: str) -> ConstraintError:
+    quoted = repr(pattern) if len(pattern) <= _MAX_QUOTED else f"{pattern[:_MAX_QUOTED]!r}..."
+    return ConstraintError(f"regular expression {quoted}: {message[:_MAX_QUOTED]}")
 
 
 def _cannot(pattern: str, what: str) -> ConstraintError:
-    return ConstraintError(f"regular expression {pattern!r}: a grammar cannot say {what}")
+    return _fail(pattern, f"a grammar cannot say {what}")
 
 
 class _Writer:
@@ -138,7 +147,7 @@ class _Writer:
         try:
             return self._char(ranges)
         except ConstraintError as error:
-            raise ConstraintError(f"regular expression {self._pattern!r}: {error}") from None
+            raise _fail(self._pattern, str(error)) from None
 
     def ranges(self, op: str, argument: Any) -> Ranges:
         """The characters of an item that is a single one."""

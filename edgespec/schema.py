@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from edgespec import regex
 from edgespec.errors import ConstraintError
 from edgespec.grammar_text import Rules, choice, json_char, literal, repeat
-from edgespec.schema_merge import ANNOTATIONS, disjoint, kinds, merge
+from edgespec.schema_merge import ANNOTATIONS, checked, disjoint, kinds, merge
+from edgespec.schema_merge import fail as _error
 from edgespec.schema_numbers import INTEGER, NUMBER, integers, numbers
 
 _CHAR = (
@@ -42,6 +44,8 @@ _REFUSED = (
     "contains", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
 _COMMA = ' ", " '
+_MAX_VISITS = 100_000
+"""Parts of a schema that are looked at, one for each way that references and `allOf` lead to it."""
 Schema = Mapping[str, Any]
 
 
@@ -56,9 +60,11 @@ def to_grammar(schema: str | Schema | bool) -> str:
         writer = _Writer(loaded)
         return writer.rules.text(writer.value(loaded, "#"))
     except json.JSONDecodeError as error:
-        raise ConstraintError(f"JSON schema: not JSON: {error}") from None
+        raise ConstraintError(f"JSON schema: not JSON: {error}; a schema is a JSON object") from None
     except RecursionError:
         raise ConstraintError("JSON schema: nested too deeply, or a reference that only leads to itself") from None
+    except ValueError:  # Python neither reads nor writes whole numbers of more than 4300 digits
+        raise ConstraintError("JSON schema: a number has too many digits") from None
 
 
 class _Writer:
@@ -67,22 +73,27 @@ class _Writer:
     def __init__(self, root: object) -> None:
         self._root = root
         self._refs: dict[str, str] = {}
+        self._n_visits = 0
         self.rules = Rules()
 
     def value(self, schema: object, path: str) -> str:
         """An expression for the values of a schema, fit to stand in a sequence."""
+        self._visit(path)
         if schema is True:
             return self._anything()
         if schema is False:
             raise _error(path, "nothing is valid under false")
-        if not isinstance(schema, Mapping):
-            raise _error(path, "a schema is an object, true or false")
-        assertions = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+        assertions = {key: value for key, value in checked(schema, path).items() if key not in ANNOTATIONS}
         if set(assertions) == {"$ref"}:
             return self._reference(assertions["$ref"], path)
-        if set(assertions) == {"allOf"} and isinstance(assertions["allOf"], list) and len(assertions["allOf"]) == 1:
+        if set(assertions) == {"allOf"} and len(assertions["allOf"]) == 1:
             return self.value(assertions["allOf"][0], f"{path}/allOf/0")
         return self._written(self._joined(assertions, path), path)
+
+    def _visit(self, path: str) -> None:
+        self._n_visits += 1
+        if self._n_visits > _MAX_VISITS:
+            raise _error(path, "too many parts when its references are followed: refer to each in fewer places")
 
     def _written(self, schema: Schema, path: str) -> str:
         self._refuse(schema, path)
@@ -105,18 +116,14 @@ class _Writer:
 
     def _joined(self, schema: Schema, path: str) -> Schema:
         """The schema without `$ref` and `allOf` at its top: what they say is joined in."""
+        self._visit(path)
         rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *ANNOTATIONS)}
         parts: list[object] = [self._resolve(schema["$ref"], path)] if "$ref" in schema else []
-        if "allOf" in schema:
-            if not isinstance(schema["allOf"], list):
-                raise _error(path, "allOf takes a list")
-            parts += schema["allOf"]
-        for part in parts:
-            if part is True:
-                continue
-            if not isinstance(part, Mapping):
-                raise _error(path, "a schema is an object, true or false; false lets nothing through")
-            rest = dict(merge(rest, self._joined(part, path), path))
+        for part in [*parts, *schema.get("allOf", ())]:
+            if part is False:
+                raise _error(path, "nothing is valid under false")
+            if part is not True:
+                rest = dict(merge(rest, self._joined(checked(part, path), path), path))
         return rest
 
     def _reference(self, ref: object, path: str) -> str:
@@ -135,7 +142,7 @@ class _Writer:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and key in found:
                 found = found[key]
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            elif isinstance(found, list) and re.fullmatch("[0-9]{1,9}", key) and int(key) < len(found):
                 found = found[int(key)]
             else:
                 raise _error(path, f"the reference {ref!r} leads nowhere")
@@ -143,7 +150,7 @@ class _Writer:
 
     def _one_of(self, schema: Schema, key: str, path: str) -> str:
         rest = {name: value for name, value in schema.items() if name != key}
-        if not isinstance(schema[key], list) or not schema[key]:
+        if not schema[key]:
             raise _error(path, f"{key} takes a list that is not empty")
         joined: list[Schema] = []
         ways: list[object] = []
@@ -151,11 +158,9 @@ class _Writer:
             where = f"{path}/{key}/{i}"
             if part is False:
                 continue
-            if part is not True and not isinstance(part, Mapping):
-                raise _error(where, "a schema is an object, true or false")
-            joined.append(rest if part is True else merge(rest, self._joined(part, where), where))
+            joined.append(rest if part is True else merge(rest, self._joined(checked(part, where), where), where))
             ways.append(joined[-1] if rest else part)  # a bare reference stays one: it may lead back here
-        if key == "oneOf" and not all(disjoint(a, b) for i, a in enumerate(joined) for b in joined[:i]):
+        if key == "oneOf" and not all(disjoint(a, b, path) for i, a in enumerate(joined) for b in joined[:i]):
             raise _error(path, "these alternatives of oneOf may both be true: use anyOf, or tell them apart by a const")
         if not ways:
             raise _error(path, f"{key} lets nothing through")
@@ -163,8 +168,6 @@ class _Writer:
 
     def _listed(self, schema: Schema, path: str) -> str:
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        if not isinstance(values, list):
-            raise _error(path, "enum takes a list")
         if "const" in schema and "enum" in schema:
             values = [value for value in values if value in schema["enum"]]
         others = set(schema) - {"const", "enum", "type"}
@@ -212,16 +215,14 @@ class _Writer:
         return self.rules.add("text", f'"\\"" {self._char()}* "\\""')
 
     def _string(self, schema: Schema, path: str) -> str:
-        least, most = _count(schema, "minLength", path) or 0, _count(schema, "maxLength", path)
-        pattern = schema.get("pattern")
+        least, most = _count(schema, "minLength") or 0, _count(schema, "maxLength")
+        pattern: str | None = schema.get("pattern")
         known = _FORMATS.get(str(schema.get("format")))
         if pattern is None and known is None:
             return f'"\\"" {repeat(self._char(), least, most)} "\\""' if least or most is not None else self._text()
         if pattern is not None and known is not None:
             raise _error(path, "both a pattern and a format: leave one of them out")
-        expression = known if pattern is None else pattern
-        if not isinstance(expression, str):
-            raise _error(path, "pattern takes a text")
+        expression: str = known or schema["pattern"]
         if least or most is not None:
             shortest, longest = regex.width(expression)
             if (pattern is not None and not regex.anchored(expression)) or shortest < least:
@@ -235,8 +236,8 @@ class _Writer:
         step = schema.get("multipleOf", 1 if kind == "integer" else None)
         if step not in (None, 1):
             raise _error(path, "a grammar cannot guarantee 'multipleOf': leave it out, and check the answer")
-        least, above = _bound(schema, "minimum", "exclusiveMinimum", path)
-        most, below = _bound(schema, "maximum", "exclusiveMaximum", path)
+        least, above = _bound(schema, "minimum", "exclusiveMinimum")
+        most, below = _bound(schema, "maximum", "exclusiveMaximum")
         if kind == "integer" or step == 1:
             if least is None and most is None:
                 return self.rules.add("integer", INTEGER)
@@ -248,12 +249,10 @@ class _Writer:
         return self.rules.add("number", numbers(least, most, above=above, below=below))
 
     def _array(self, schema: Schema, path: str) -> str:
-        least, most = _count(schema, "minItems", path) or 0, _count(schema, "maxItems", path)
+        least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(rest, list):  # as in draft 7
             first, rest = rest, schema.get("additionalItems", True)
-        if not isinstance(first, list):
-            raise _error(path, "prefixItems takes a list")
         if first and least <= len(first):
             rest = False
         if most is not None:
@@ -272,10 +271,8 @@ class _Writer:
 
     def _object(self, schema: Schema, path: str) -> str:
         properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, Mapping) or not isinstance(required, list):
-            raise _error(path, "properties takes an object, required a list")
         other = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
-        least, most = _count(schema, "minProperties", path) or 0, _count(schema, "maxProperties", path)
+        least, most = _count(schema, "minProperties") or 0, _count(schema, "maxProperties")
         undeclared = [name for name in required if name not in properties]
         if undeclared and other is False:
             raise _error(path, f"{undeclared[0]!r} is required but not among the properties")
@@ -333,36 +330,24 @@ def _json(value: object, path: str) -> str:
     return text
 
 
-def _error(path: str, message: str) -> ConstraintError:
-    return ConstraintError(f"JSON schema, {path}: {message}")
-
-
 def _is(value: object, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if isinstance(value, int | float):
-        return kind == "number" or (kind == "integer" and float(value).is_integer())
+        return kind == "number" or (kind == "integer" and (isinstance(value, int) or value.is_integer()))
     names = {str: "string", list: "array", dict: "object", type(None): "null"}
     return names.get(type(value)) == kind
 
 
-def _count(schema: Schema, key: str, path: str) -> int | None:
-    value = schema.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        raise _error(path, f"{key} takes a count")
-    return int(value)
+def _count(schema: Schema, key: str) -> int | None:
+    return int(schema[key]) if key in schema else None
 
 
-def _bound(schema: Schema, key: str, exclusive: str, path: str) -> tuple[float | None, bool]:
+def _bound(schema: Schema, key: str, exclusive: str) -> tuple[float | None, bool]:
     """The tighter of an inclusive and an exclusive bound, and whether it is left out itself."""
     bound, strict = schema.get(key), schema.get(exclusive)
     if isinstance(strict, bool):  # as in draft 4
         strict, bound = (bound, None) if strict else (None, bound)
-    for value in (bound, strict):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise _error(path, f"{key} takes a number")
     if strict is None:
         return bound, False
     if bound is None:

@@ -5,7 +5,7 @@ Knows keywords and what two of them mean together; nothing of grammars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgespec.errors import ConstraintError
@@ -16,6 +16,7 @@ ANNOTATIONS = frozenset({
     "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "discriminator", "$anchor",
 })  # fmt: skip
 """Keywords under which every value is valid."""
+_MAX_MESSAGE = 500
 KINDS = ("object", "array", "string", "number", "integer", "boolean", "null")
 _HINTS = {
     "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
@@ -25,6 +26,59 @@ _HINTS = {
 }
 _LARGER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
 _SMALLER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+_MAX_NUMBER = 10**300
+"""Bounds of numbers are no larger; a float goes little further."""
+_MAX_DEPTH = 5
+"""Levels of properties by which alternatives are told apart."""
+
+
+def fail(path: str, message: str) -> ConstraintError:
+    """The error for what stands at `path` of a schema, in one line of moderate length."""
+    text = "".join(char if char.isprintable() else "?" for char in f"JSON schema, {path[-200:]}: {message}")
+    half = _MAX_MESSAGE // 2
+    return ConstraintError(text if len(text) <= _MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
+
+
+def _count(value: object) -> bool:
+    return _number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]  # a number
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+_COUNT = (_count, "a count")
+_NUMBER = (_number, "a number, at most 1e300")
+_LIST = (lambda value: isinstance(value, list), "a list")
+_TAKES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "minLength": _COUNT, "maxLength": _COUNT, "minItems": _COUNT, "maxItems": _COUNT, "minProperties": _COUNT,
+    "maxProperties": _COUNT, "minimum": _NUMBER, "maximum": _NUMBER, "multipleOf": _NUMBER,
+    "exclusiveMinimum": (lambda value: isinstance(value, bool) or _number(value), _NUMBER[1]),
+    "exclusiveMaximum": (lambda value: isinstance(value, bool) or _number(value), _NUMBER[1]),
+    "enum": _LIST, "allOf": _LIST, "anyOf": _LIST, "oneOf": _LIST, "prefixItems": _LIST,
+    "required": (_texts, "a list of texts"),
+    "type": (lambda value: isinstance(value, str) or _texts(value), "a text or a list of texts"),
+    "pattern": (lambda value: isinstance(value, str), "a text"),
+    "properties": (lambda value: isinstance(value, Mapping) and _texts(list(value)), "an object"),
+}  # fmt: skip
+
+
+def checked(schema: object, path: str) -> Schema:
+    """A schema that is an object, whose keywords have values of the kind they take.
+
+    Raises:
+        ConstraintError: it is something else.
+    """
+    if not isinstance(schema, Mapping) or not _texts(list(schema)):
+        raise fail(path, "a schema is a JSON object, true or false")
+    for key, (fits, what) in _TAKES.items():
+        if key in schema and not fits(schema[key]):
+            raise fail(path, f"{key} takes {what}")
+    return schema
 
 
 def kinds(schema: Schema, path: str) -> list[str]:
@@ -38,7 +92,7 @@ def kinds(schema: Schema, path: str) -> list[str]:
         return [kind for kind, keys in _HINTS.items() if any(key in schema for key in keys)]
     listed = named if isinstance(named, list) else [named]
     if not listed or any(kind not in KINDS for kind in listed):
-        raise ConstraintError(f"JSON schema, {path}: type must be one or several of {', '.join(KINDS)}")
+        raise fail(path, f"type must be one or several of {', '.join(KINDS)}")
     return [kind for kind in listed if not (kind == "integer" and "number" in listed)]
 
 
@@ -70,15 +124,13 @@ def merge(a: Schema, b: Schema, path: str) -> Schema:
         elif key == "enum":
             joined[key] = [item for item in joined[key] if item in value]
         else:
-            raise ConstraintError(f"JSON schema, {path}: two values of {key!r} that must both hold: join them by hand")
+            raise fail(path, f"two values of {key!r} that must both hold: join them by hand")
         if joined[key] == [] and key in ("type", "enum"):
-            raise ConstraintError(f"JSON schema, {path}: {key!r} of the parts exclude one another")
+            raise fail(path, f"{key!r} of the parts exclude one another")
     for one, other in ((a, b), (b, a)):
         extra = set(other.get("properties", {})) - set(one.get("properties", {}))
         if one.get("additionalProperties", True) is not True and extra:
-            raise ConstraintError(
-                f"JSON schema, {path}: additionalProperties of one part is about properties of another"
-            )
+            raise fail(path, "additionalProperties of one part is about properties of another")
     return joined
 
 
@@ -90,19 +142,24 @@ def _both_types(a: object, b: object) -> list[object]:
     return both
 
 
-def disjoint(a: Schema | bool, b: Schema | bool) -> bool:
-    """Whether surely no value is valid under both."""
+def disjoint(a: Schema | bool, b: Schema | bool, path: str, depth: int = 0) -> bool:
+    """Whether surely no value is valid under both.
+
+    Raises:
+        ConstraintError: one of them is not a schema.
+    """
     if isinstance(a, bool) or isinstance(b, bool):
         return a is False or b is False
+    a, b = checked(a, path), checked(b, path)
     values_a, values_b = _values(a), _values(b)
     if values_a is not None and values_b is not None:
         return not any(_same(x, y) for x in values_a for y in values_b)
     if "type" in a and "type" in b and not _both_types(a["type"], b["type"]):
         return True
-    if a.get("type") == b.get("type") == "object":
+    if a.get("type") == b.get("type") == "object" and depth < _MAX_DEPTH:
         shared = set(a.get("required", ())) & set(b.get("required", ()))
         parts = ((a.get("properties", {}).get(name), b.get("properties", {}).get(name)) for name in shared)
-        return any(isinstance(x, Mapping) and isinstance(y, Mapping) and disjoint(x, y) for x, y in parts)
+        return any(x is not None and y is not None and disjoint(x, y, path, depth + 1) for x, y in parts)
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from edgespec.errors import ConfigError
         (("--json-schema", '{"not": {}}'), "JSON schema, #: a grammar cannot guarantee 'not'"),
         (("--json-schema", '{"a"'), "JSON schema: not JSON"),
         (("--grammar", "/nowhere/list.gbnf"), "/nowhere/list.gbnf: cannot be read: No such file"),
+        (("--json-schema", ""), "a schema is a JSON object"),
+        (("--json-schema", "[1]"), "a schema is a JSON object"),
         (("--regex", "("), "regular expression '(': missing )"),
     ],
 )
@@ -43,6 +46,14 @@ def test_read(tmp_path: Path) -> None:
     assert constraint_of(None, None, None) is None
     with pytest.raises(ConfigError, match=re.escape("--regex is not UTF-8")):
         constraint_of(None, None, "\udcff")
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for options in ((str(pipe), None, None), (None, str(pipe), None), (None, str(tmp_path), None)):
+        with pytest.raises(ConfigError, match="not a regular file"):
+            constraint_of(*options)
 
 
 def test_given_to_the_engine() -> None:

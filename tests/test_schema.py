@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,7 @@ from edgespec.schema_numbers import integers, numbers
     ("schema", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "a schema is an object, true or false"),
+        ("[1]", "a schema is a JSON object, true or false"),
         (False, "nothing is valid under false"),
         ({"type": "text"}, "type must be one or several of object, array"),
         ({"not": {"type": "null"}}, "cannot guarantee 'not'"),
@@ -50,6 +51,30 @@ from edgespec.schema_numbers import integers, numbers
         ({"type": "array", "items": False, "minItems": 1}, "fewer items are allowed"),
         ({"const": float("nan")}, "cannot be written as JSON"),
         ({"const": "\ud800"}, "cannot be written as JSON"),
+        ("", "a schema is a JSON object"),
+        ("5", "a schema is a JSON object"),
+        (None, "a schema is a JSON object"),
+        ({5: 7}, "a schema is a JSON object"),
+        ({"type": "object", "required": [5]}, "required takes a list of texts"),
+        ({"type": "object", "required": [{}]}, "required takes a list of texts"),
+        ({"type": "object", "properties": {5: {}}}, "properties takes an object"),
+        ({"allOf": [{"required": ["a"]}, {"required": [[]]}]}, "required takes a list of texts"),
+        ({"oneOf": [{"required": 5}, {"required": ["a"]}]}, "required takes a list of texts"),
+        ({"minimum": float("inf")}, "minimum takes a number"),
+        ({"maximum": float("nan")}, "maximum takes a number"),
+        ({"exclusiveMaximum": 10**400}, "exclusiveMaximum takes a number"),
+        ({"allOf": [{"minimum": 1}, {"minimum": "1"}]}, "minimum takes a number"),
+        ('{"type": "string", "minLength": 1e999}', "minLength takes a count"),
+        ('{"type": "integer", "minimum": -1e999}', "minimum takes a number"),
+        ('{"const": NaN}', "cannot be written as JSON"),
+        ('{"const": ' + "9" * 5000 + "}", "a number has too many digits"),
+        ({"const": 10**5000}, "a number has too many digits"),
+        ({"x": [1], "$ref": "#/x/" + "9" * 5000}, "leads nowhere"),
+        ({"x": [1], "$ref": "#/x/" + "\u0663"}, "leads nowhere"),
+        ({"properties": {"a\nb": {"not": {}}}}, "#/properties/a?b: a grammar cannot guarantee 'not'"),
+        ({"type": ["object", {}]}, "type takes a text or a list of texts"),
+        ({"enum": 5}, "enum takes a list"),
+        ({"pattern": 5}, "pattern takes a text"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_in_one_line(schema: object, message: str) -> None:
@@ -57,6 +82,52 @@ def test_what_cannot_be_kept_is_refused_in_one_line(schema: object, message: str
         Constraint.json_schema(schema)  # type: ignore[arg-type]  # wrong ones too
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("enum", [[10**400], ["a", 10**400]])
+def test_long_whole_numbers_of_an_enum_are_kept(enum: list[object]) -> None:
+    assert f'"1{"0" * 400}"' in Constraint.json_schema({"type": "integer", "enum": enum}).grammar
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"a", ["a"]])
+def test_what_is_no_text_is_refused(wrong: object) -> None:
+    with pytest.raises(ConstraintError, match="a regular expression is a text"):
+        Constraint.regex(wrong)  # type: ignore[arg-type]  # a wrong one
+    with pytest.raises(ConstraintError, match="a grammar is a text"):
+        Constraint(wrong)  # type: ignore[arg-type]  # a wrong one
+
+
+@pytest.mark.parametrize("pattern", ["a{" + "9" * 5000 + "}", "(" * 5000 + ")" * 5000, "\\" + "9" * 5000, "\n" * 500])
+def test_long_patterns_do_not_make_long_errors(pattern: str) -> None:
+    with pytest.raises(ConstraintError) as caught:
+        Constraint.regex(f"{pattern}(?=x)")
+    assert len(str(caught.value)) < 700
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda ref: {"allOf": [ref, ref]},
+        lambda ref: {"anyOf": [{**ref, "minProperties": 0}, {**ref, "minProperties": 0}]},
+        lambda ref: {"properties": {name: {**ref, "minProperties": 0} for name in "ab"}},
+    ],
+)
+def test_references_that_multiply_are_refused_before_long(part: Callable[[dict[str, str]], object]) -> None:
+    parts = {f"a{i}": part({"$ref": f"#/$defs/a{i - 1}"}) for i in range(1, 26)}
+    with pytest.raises(ConstraintError, match="too many parts when its references are followed"):
+        Constraint.json_schema({"$ref": "#/$defs/a25", "$defs": {"a0": {"type": "object"}, **parts}})
+
+
+def test_alternatives_are_told_apart_without_looking_too_deep() -> None:
+    one: dict[str, object] = {"type": "string"}
+    other: dict[str, object] = {"type": "string"}
+    for _ in range(24):
+        one = {"type": "object", "required": ["a", "b"], "properties": {"a": one, "b": one}}
+        other = {"type": "object", "required": ["a", "b"], "properties": {"a": other, "b": other}}
+    with pytest.raises(ConstraintError, match="may both be true"):
+        Constraint.json_schema({"oneOf": [one, other]})
 
 
 def as_regex(expression: str) -> re.Pattern[str]:

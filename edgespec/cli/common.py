@@ -5,6 +5,7 @@ Numbers are taken as text and checked by `edgespec.config`, which says in one li
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,10 +178,10 @@ def constraint_of(json_schema: str | None, grammar: str | None, regex: str | Non
 
     if json_schema is not None:
         check_text(json_schema, "--json-schema")
-        inline = json_schema.lstrip().startswith(("{", "true", "false"))
-        return Constraint.json_schema(json_schema if inline else read_text(Path(json_schema)))
+        inline = not json_schema.strip() or json_schema.lstrip().startswith(("{", "[", "true", "false"))
+        return Constraint.json_schema(json_schema if inline else _read_regular(Path(json_schema)))
     if grammar is not None:
-        return Constraint(read_text(Path(grammar)))
+        return Constraint(_read_regular(Path(grammar)))
     if regex is not None:
         check_text(regex, "--regex")
         return Constraint.regex(regex)
@@ -242,6 +243,19 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError, RuntimeError) as error:  # also a null byte in the name, or a home nobody has
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return decode_utf8(data, str(path))
+
+
+def _read_regular(path: Path) -> str:
+    """The text of a regular file; a pipe nobody writes to would be waited for without an end.
+
+    Raises:
+        ConfigError: it is something else, or as `read_text`.
+    """
+    with contextlib.suppress(RuntimeError):  # a home nobody has: `read_text` says so
+        path = path.expanduser()
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: not a regular file")
+    return read_text(path)
 
 
 def decode_utf8(data: bytes, where: str) -> str:

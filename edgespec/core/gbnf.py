@@ -19,6 +19,8 @@ _MAX_VISITS = 2_000_000
 """Steps of llama.cpp's search for left recursion, which visits shared rules once for every way to them."""
 _MAX_DEPTH = 200
 """Nested groups: llama.cpp's parser calls itself for each."""
+_MAX_REASON = 300
+"""Characters of an error, which may quote a long name."""
 _NAME = re.compile(r"[A-Za-z0-9-]+")
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACE_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
@@ -43,7 +45,7 @@ class _Parser:
         at = self.at if at is None else at
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
-        return ConstraintError(f"grammar, line {line}, column {column}: {reason}")
+        return ConstraintError(f"grammar, line {line}, column {column}: {reason[:_MAX_REASON]}")
 
     def rule(self, name: str | None, at: int) -> int:
         """The number of a rule; a new one for None."""
@@ -220,6 +222,8 @@ def check(text: str, root: str = "root") -> None:
     Raises:
         ConstraintError: with the line and column, and what is wrong there.
     """
+    if not isinstance(text, str):
+        raise ConstraintError(f"a grammar is a text, not {type(text).__name__}")
     if "\0" in text:
         raise ConstraintError("grammar: a null character ends it early; write \\x00")
     if len(text) > _MAX_BYTES:

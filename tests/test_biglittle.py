@@ -163,6 +163,7 @@ def test_heat_shortens_drafts_then_the_team_and_passes(guest: Seen) -> None:
     assert caps[0, 3] <= caps[0, None] + 3
     assert caps[0, 2] <= caps[0, 3] + 3
     assert all(state.n_threads <= (state.max_team or 4) for state in states)
+    assert {state.n_threads for state in hot} == {4, 3, 2}
     # Cool again: drafts at once, the team thread by thread.
     assert next(state.max_team for state in back if state.max_draft == 15) == 2
     assert states[-1][:4] == (15, None, 0.0, 4)

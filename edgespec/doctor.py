@@ -165,19 +165,22 @@ def check_root(root: Path) -> None:
 def _conditions(sysfs: Sysfs, topology: Topology, *, replayed: bool) -> Conditions:
     """What the sensors say now; of a folder once and without the commands of this machine's vendor."""
     monitor = Monitor(sysfs, topology.performance, path="" if replayed else None)
-    if replayed:
-        now = monitor.tick()
-        # Of a folder no time passes, and none of its processes is ours.
-        idle = LoadReader(sysfs).read(now.at_s).notes
-        return replace(now, busy_others=None, notes=tuple(note for note in now.notes if note not in idle))
+    idle: list[str] = []
 
-    def twice() -> None:
+    def look() -> None:
         monitor.tick()
-        time.sleep(_BETWEEN_S)  # load and energy counters are differences
-        monitor.tick()
+        if replayed:
+            # Of a folder no time passes, and none of its processes is ours.
+            idle.extend(LoadReader(sysfs).read(0.0).notes)
+        else:
+            time.sleep(_BETWEEN_S)  # load and energy counters are differences
+            monitor.tick()
 
-    within(_SENSORS_S, twice, None)  # the notes of `latest` name what did not answer
-    return monitor.latest()
+    within(_SENSORS_S, look, None)  # the notes of `latest` name what did not answer
+    now = monitor.latest()
+    if not replayed:
+        return now
+    return replace(now, busy_others=None, notes=tuple(note for note in now.notes if note not in idle))
 
 
 def _processor(sysfs: Sysfs) -> str | None:

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 
 from edgespec.core.heat import Slowing
-from edgespec.device.sysfs import Sysfs
+from edgespec.device.sysfs import Sysfs, within
 
 _GOVERNORS = frozenset({"schedutil", "sched_pixel"})
 """The second is that of Google's phones, made from the first."""
@@ -27,6 +27,7 @@ _DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp"})
 """Drivers whose hardware takes the preference that the power profile sets."""
 _FULL = 1024
 """Utilisation of a fastest core at its highest clock."""
+_PATIENCE_S = 0.5
 _MARGIN = 1.25
 """schedutil adds this to utilisation. Source: schedutil.rst. From kernel 6.8 on it is added below the clamp, and the
 clock is lower than asked by this factor."""
@@ -92,9 +93,14 @@ class Clock:
         self._release()
 
     def _find(self, sysfs: Sysfs, cpus: tuple[int, ...]) -> None:
-        folder = "/sys/devices/system/cpu/cpu{}/cpufreq/"
-        governors = {sysfs.read_text(folder.format(cpu) + "scaling_governor") for cpu in cpus}
-        drivers = {sysfs.read_text(folder.format(cpu) + "scaling_driver") for cpu in cpus}
+        def read(name: str) -> set[str | None]:
+            return {sysfs.read_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}") for cpu in cpus}
+
+        found = within(_PATIENCE_S, lambda: (read("scaling_governor"), read("scaling_driver")), None)
+        if found is None:
+            self.reason = "the files of the frequency governor do not answer"
+            return
+        governors, drivers = found
         if governors and governors <= _GOVERNORS:
             self.reason = self._set_clamp(0, _FULL)
             if self.reason is None:

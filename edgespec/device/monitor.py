@@ -19,7 +19,7 @@ from edgespec.device import raspberry
 from edgespec.device.load import Load, LoadReader
 from edgespec.device.power import Power, PowerReader, read_termux
 from edgespec.device.raspberry import Firmware, Raspberry
-from edgespec.device.sysfs import Sysfs
+from edgespec.device.sysfs import Sysfs, within
 from edgespec.device.thermal import Clock, ClockReader, Heat, Thermometer, headroom
 from edgespec.interfaces import Conditions
 
@@ -33,6 +33,8 @@ _TERMUX_EVERY_S = 60.0
 _APP_STALE_S = 15.0
 """Android asks apps to poll its headroom every 10 s or so, and answers NaN above once a second."""
 _JOIN_S = 0.2
+_PATIENCE_S = 0.5
+"""For telling a Raspberry Pi, in the thread that opens a model."""
 _HELD = 0.9
 """Headroom of a processor that is held back, before the share taken away is added: a tenth is severe."""
 _MIN_LOST = 0.02
@@ -145,7 +147,9 @@ class Monitor:
         """
         sysfs = Sysfs() if sysfs is None else sysfs
         self._clock = clock
-        pi = raspberry.is_raspberry(sysfs)
+        looked = _Watched(sysfs)
+        pi = within(_PATIENCE_S, lambda: raspberry.is_raspberry(looked), None)
+        self._notes = (f"no answer from {looked.at}: not taken for a Raspberry Pi",) if pi is None else ()
 
         def group(name: str, make: Callable[[Sysfs], Callable[[float], T]]) -> _Group[T]:
             files = _Watched(sysfs)
@@ -223,7 +227,8 @@ class Monitor:
         if os.getpid() != self._pid:
             return Conditions(now_s, notes=("a forked process has no sensors",))
         fresh = [group.fresh(now_s) for group in self._groups]
-        notes = [trouble for group in self._groups if (trouble := group.trouble(now_s)) is not None]
+        troubles = (group.trouble(now_s) for group in self._groups)
+        notes = [*self._notes, *(trouble for trouble in troubles if trouble is not None)]
         ages = [reading.at_s for reading in fresh if reading is not None and reading.at_s <= now_s]
         if not ages:
             notes.append("no sensor has been read lately")

@@ -6,10 +6,11 @@ Through sysfs where the kernel offers it, else through `vcgencmd`. Never raises.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgespec.device.command import run_command
-from edgespec.device.sysfs import Sysfs
+from edgespec.device.sysfs import Sysfs, within
 
 PI_SEVERE_C = 80.0
 """From here on the firmware slows the Arm cores step by step; from 85 °C on it slows all.
@@ -19,6 +20,8 @@ Source: Raspberry Pi documentation, "Frequency management and thermal control".
 _COMMAND_EVERY_S = 5.0
 _COMMAND_RETRY_S = 60.0
 _TIMEOUT_S = 2.0
+_PATIENCE_S = 0.5
+"""For finding a file: a folder of hardware that hangs may hang too."""
 _PLATFORM = "/sys/devices/platform"
 _HWMON = "/sys/class/hwmon"
 
@@ -112,12 +115,12 @@ class Raspberry:
         """`path` replaces the environment's PATH in the search for `vcgencmd`."""
         self._sysfs = sysfs
         self._path = path
-        self._file = throttled_file(sysfs)
-        self._alarm = _volt_alarm(sysfs)
         self._earlier = 0
         self._answers: dict[str, str | None] = {}
         self._next_s: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+        self._file = self._find(throttled_file, _PLATFORM)
+        self._alarm = self._find(_volt_alarm, _HWMON)
 
     def read(self, now_s: float) -> Firmware:
         """Read once; `now_s` on any clock that does not go back."""
@@ -137,6 +140,15 @@ class Raspberry:
         slowed = bool(word & (CAPPED | THROTTLED | SOFT_LIMIT))
         hot = bool(word & SOFT_LIMIT) or (slowed and not word & UNDERVOLTAGE)
         return Firmware(slowed, hot, power_w, tuple(notes))
+
+    def _find(self, find: Callable[[Sysfs], str | None], folder: str) -> str | None:
+        """The path it finds; None and a note where the folder takes too long."""
+        late: tuple[str | None, ...] = ()
+        answer = within(_PATIENCE_S, lambda: (find(self._sysfs),), late)
+        if answer:
+            return answer[0]
+        self._problems[folder] = f"no answer from {folder}"
+        return None
 
     def _ask(self, question: str, now_s: float) -> str | None:
         """The last answer to it, asked anew every few seconds; rarely where it was refused."""

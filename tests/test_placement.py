@@ -326,3 +326,45 @@ def test_slower_cores_join_wide_passes_where_that_pays(
             # A drafter must not share a core with the team: where none is left, it goes where the system puts it.
             assert result.report.cpus_drafter == ((little, big) if pays else (little,))
     assert len(asked) == 1
+
+
+def test_asked_for_threads_are_not_overruled_by_an_earlier_run(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(_target: object, _clock: object, use: Callable[[int], object], _n_threads: int) -> int:
+        use(1)  # as on a busy machine
+        return 1
+
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    monkeypatch.setattr("edgespec.machine.choose_threads", one)
+    monkeypatch.setattr(CostModel, "suspect", property(lambda self: False))
+    n = len(os.sched_getaffinity(0))
+    with open_engine(llama) as engine:
+        finish(engine.stream(PROMPT, Sampling(), Limits(3, ignore_eog=True)))
+    with open_engine(llama, threads=n) as engine:
+        report = finish(engine.stream(PROMPT, Sampling(), LIMITS)).report
+        assert (report.threads, report.threads_wide) == (n, n)
+
+
+def test_a_mask_of_the_process_holds_for_the_target_where_all_cores_are_alike(llama: Path) -> None:
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two cores")
+    first = min(before)
+    seen: list[set[frozenset[int]]] = []
+
+    def look() -> None:
+        seen.append(set(affinity.masks(Sysfs(), "edgespec-decode").values()))
+
+    try:
+        with open_engine(llama) as engine:
+            at = {
+                10: lambda: os.sched_setaffinity(0, {first}),
+                20: look,
+                30: lambda: os.sched_setaffinity(0, before),
+                40: look,
+            }
+            result = finish(engine.stream(PROMPT, Sampling(), LIMITS), at)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert seen == [{frozenset({first})}, {frozenset(before)}]
+    assert len(result.report.team_changes) >= 2

@@ -7,9 +7,11 @@ llama-cpp-python 0.3.36 (`parse_sequence`, `llama_grammar_detect_left_recursion`
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 
+from edgespec.core.gbnf_ways import Chars, check_ways
 from edgespec.errors import ConstraintError
 
 MAX_REPEAT = 2000
@@ -19,6 +21,7 @@ _MAX_VISITS = 2_000_000
 """Steps of llama.cpp's search for left recursion, which visits shared rules once for every way to them."""
 _MAX_DEPTH = 200
 """Nested groups: llama.cpp's parser calls itself for each."""
+_LAST = 0x10FFFF
 _MAX_REASON = 300
 """Characters of an error, which may quote a long name."""
 _NAME = re.compile(r"[A-Za-z0-9-]+")
@@ -27,8 +30,8 @@ _SPACE_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _CHAR = re.compile(r'\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[tnr\\"\[\]])|[^\\]', re.DOTALL)
 _COUNT = re.compile(r"\{[ \t]*([0-9]{1,9})[ \t]*(?:(,)[ \t]*([0-9]{1,9})?[ \t]*)?\}")
 
-_Alternative = list[int | None]
-"""A sequence of rule numbers; None stands for characters."""
+_Alternative = list[int | Chars]
+"""A sequence of rule numbers and characters."""
 
 
 @dataclass(slots=True)
@@ -113,13 +116,12 @@ class _Parser:
         """One thing that a repetition may follow, and how many rules it is made of; None at the sequence's end."""
         begin = self.at
         if char == '"':
-            return [None] * self.literal(), 1
+            return list(self.literal()), 1
         if char == "[":
-            self.char_class()
-            return [None], 1
+            return [self.char_class()], 1
         if char == ".":
             self.at += 1
-            return [None], 1
+            return [((0, _LAST),)], 1
         if char == "(":
             return self.group(begin)
         if char in "<!":
@@ -145,28 +147,42 @@ class _Parser:
         self.depth -= 1
         return [number], max(1, len(self.rules) - n_before)
 
-    def literal(self) -> int:
+    def literal(self) -> list[Chars]:
         begin = self.at
-        n_chars = 0
+        chars: list[Chars] = []
         self.at += 1
         while not self.text.startswith('"', self.at):
-            self.char("this literal is not closed", begin)
-            n_chars += 1
+            point = self.char("this literal is not closed", begin)
+            chars.append(((point, point),))
         self.at += 1
-        return n_chars
+        return chars
 
-    def char_class(self) -> None:
+    def char_class(self) -> Chars:
         begin = self.at
-        self.at += 2 if self.text.startswith("^", begin + 1) else 1
+        negated = self.text.startswith("^", begin + 1)
+        ranges: list[tuple[int, int]] = []
+        self.at += 2 if negated else 1
         if self.text.startswith("]", self.at):
             raise self.fail("an empty class matches nothing", begin)
         while not self.text.startswith("]", self.at):
-            low = self.char("this class is not closed", begin)
+            low = high = self.char("this class is not closed", begin)
             if self.text.startswith("-", self.at) and not self.text.startswith("-]", self.at):
                 self.at += 1
-                if low > self.char("this class is not closed", begin):
+                high = self.char("this class is not closed", begin)
+                if low > high:
                     raise self.fail("this range ends before it begins", begin)
+            ranges.append((low, high))
         self.at += 1
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted(ranges):
+            if joined and low <= joined[-1][1] + 1:
+                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+            else:
+                joined.append((low, high))
+        if not negated:
+            return tuple(joined)
+        edges = [-1, *(edge for pair in joined for edge in pair), _LAST + 1]
+        return tuple((lo + 1, hi - 1) for lo, hi in zip(edges[::2], edges[1::2], strict=True) if lo + 1 < hi)
 
     def char(self, unclosed: str, begin: int) -> int:
         """The code point of a character of a literal or class."""
@@ -224,6 +240,12 @@ def check(text: str, root: str = "root") -> None:
     """
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar is a text, not {type(text).__name__}")
+    _check(text, root)
+
+
+@functools.lru_cache(maxsize=4)
+def _check(text: str, root: str) -> None:
+    """Checks the text of one grammar once, though every answer asks for it."""
     if "\0" in text:
         raise ConstraintError("grammar: a null character ends it early; write \\x00")
     if len(text) > _MAX_BYTES:
@@ -242,18 +264,25 @@ def check(text: str, root: str = "root") -> None:
         rules.append(alternatives)
     if root not in parser.names:
         raise ConstraintError(f"grammar: there is no rule {root}, with which it begins")
-    looping = _left_recursive(rules)
+    empty = _nullable(rules)
+    looping = _left_recursive(rules, empty)
     if looping is not None:
         name = names.get(looping)
         what = f"the rule {name}" if name else "what is repeated here"
         raise parser.fail(f"{what} can begin with itself: put what it begins with first", parser.places[looping])
+    wide = check_ways(rules, empty)
+    if wide is not None:
+        raise parser.fail(
+            "too many ways to read the same text from here, which llama.cpp would all try: "
+            "make optional parts or alternatives fewer", parser.places[wide],
+        )  # fmt: skip
 
 
 def _nullable(rules: list[list[_Alternative]]) -> set[int]:
     """The rules that the empty text satisfies."""
     users: dict[int, list[int]] = {}
     for number, alternatives in enumerate(rules):
-        for item in {item for alternative in alternatives for item in alternative if item is not None}:
+        for item in {item for alternative in alternatives for item in alternative if isinstance(item, int)}:
             users.setdefault(item, []).append(number)
     empty: set[int] = set()
     todo = list(range(len(rules)))
@@ -265,19 +294,18 @@ def _nullable(rules: list[list[_Alternative]]) -> set[int]:
     return empty
 
 
-def _left_recursive(rules: list[list[_Alternative]]) -> int | None:
+def _left_recursive(rules: list[list[_Alternative]], empty: set[int]) -> int | None:
     """A rule that can reach itself before any character, or None.
 
     Raises:
         ConstraintError: llama.cpp's own search for one would take too long.
     """
-    empty = _nullable(rules)
     first: list[list[int]] = []
     for alternatives in rules:
         children: list[int] = []
         for alternative in alternatives:
             for item in alternative:
-                if item is None:
+                if not isinstance(item, int):
                     break
                 children.append(item)
                 if item not in empty:

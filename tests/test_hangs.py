@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +18,7 @@ from edgespec.device import topology
 from edgespec.device.clock import Clock
 from edgespec.device.monitor import Monitor
 from edgespec.device.raspberry import Raspberry
-from edgespec.device.sysfs import Sysfs, within
+from edgespec.device.sysfs import Sysfs, n_late, within
 from edgespec.engine import Engine
 from edgespec.interfaces import Limits
 
@@ -33,10 +34,12 @@ class Hanging(Sysfs):
     """Files of which those below `path` do not answer until they are let go."""
 
     let_go = threading.Event()
+    """One a test."""
 
     def __init__(self, root: Path, path: str) -> None:
         super().__init__(root)
         self.path = path
+        self._let_go = Hanging.let_go
 
     def read_text(self, path: str, limit: int = 1 << 20) -> str | None:
         self._wait(path)
@@ -48,15 +51,19 @@ class Hanging(Sysfs):
 
     def _wait(self, path: str) -> None:
         if path.startswith(self.path):
-            self.let_go.wait()
+            self._let_go.wait()
 
 
 @pytest.fixture(autouse=True)
-def _let_go_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    event = threading.Event()
-    monkeypatch.setattr(Hanging, "let_go", event)
+def _let_go_afterwards() -> Iterator[None]:
+    Hanging.let_go = threading.Event()
     yield
-    event.set()
+    Hanging.let_go.set()
+    for _ in range(20000):
+        if not n_late():
+            return
+        time.sleep(0.001)
+    pytest.fail("reads that were let go go on")
 
 
 def ends(work: Callable[[], T]) -> T:

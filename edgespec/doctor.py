@@ -117,7 +117,7 @@ def examine(root: Path | None = None) -> Findings:
     """Look at this machine, or at a folder laid out like another one's root.
 
     Raises:
-        ConfigError: the folder does not exist, or has neither sys nor proc.
+        ConfigError: the folder does not exist, is a file, or has neither sys nor proc.
     """
     if root is not None:
         check_root(root)
@@ -154,10 +154,11 @@ def check_root(root: Path) -> None:
     """Refuse a folder that cannot be a machine's root.
 
     Raises:
-        ConfigError: it does not exist, or has neither sys nor proc.
+        ConfigError: it does not exist, is a file, or has neither sys nor proc.
     """
     if not root.is_dir():
-        raise ConfigError(f"--root {root}: no such folder")
+        why = "is a file; unpack a capture and name its folder" if root.exists() else "no such folder"
+        raise ConfigError(f"--root {root}: {why}")
     if not (root / "sys").is_dir() and not (root / "proc").is_dir():
         raise ConfigError(f"--root {root}: has neither sys nor proc in it; unpack a capture there")
 

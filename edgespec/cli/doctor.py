@@ -46,6 +46,7 @@ Capture = Annotated[
 ]
 _WIDTH, _LABEL = 80, 12
 _PATIENCE_S = 20.0
+_MAX_CORE_LINES = 20
 
 
 def doctor(json: Json = False, root: Root = None, capture: Capture = None) -> None:
@@ -107,7 +108,8 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
         return
     yield title
     narrow = all(len(label) <= 1 for label, _ in rows)
-    for label, text in rows:
+    for label, raw in rows:
+        text = _printable(raw)
         first, rest = (f"  {label or '-'} ", "    ") if narrow else (f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
         # A number keeps its percent sign.
         for line in text.replace(" %", "\N{NO-BREAK SPACE}%").split("\n"):
@@ -121,6 +123,11 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
             )
             yield from (piece.replace("\N{NO-BREAK SPACE}", " ") for piece in pieces)
             first = rest
+
+
+def _printable(text: str) -> str:
+    """Without what could steer a terminal: names come from files, and a folder's may be anybody's."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _device(found: Findings) -> list[tuple[str, str]]:
@@ -147,16 +154,20 @@ def _device(found: Findings) -> list[tuple[str, str]]:
 
 
 def _core_lines(cores: Sequence[Core]) -> Iterator[str]:
-    """A line for each set of cores that are alike."""
+    """A line for each set of cores that are alike, as far as a screen has room."""
     alike: dict[str, list[int]] = {}
     for core in cores:
         clock = "clock unknown" if core.max_khz is None else f"to {core.max_khz / 1e6:.2f} GHz"
         capacity = "capacity unknown" if core.capacity is None else f"capacity {core.capacity}"
         kind = "kind unknown" if core.kind == "unknown" else core.kind
         alike.setdefault(", ".join([kind, clock, capacity, *([] if core.online else ["offline"])]), []).append(core.id)
-    width = max(len(_list(ids)) for ids in alike.values())
-    for said, ids in alike.items():
+    shown = list(alike.items())[:_MAX_CORE_LINES]
+    width = max(len(_list(ids)) for _, ids in shown)
+    for said, ids in shown:
         yield f"{_list(ids):<{width}}  {said}"
+    n_more = len(cores) - sum(len(ids) for _, ids in shown)
+    if n_more:
+        yield f"... and {n_more:,} more"
 
 
 def _conditions(found: Findings) -> list[tuple[str, str]]:

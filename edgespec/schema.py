@@ -19,7 +19,7 @@ from typing import Any
 from edgespec import regex
 from edgespec.errors import ConstraintError
 from edgespec.grammar_text import Rules, choice, json_char, literal, repeat
-from edgespec.schema_merge import ANNOTATIONS, checked, disjoint, kinds, merge
+from edgespec.schema_merge import ANNOTATIONS, checked, disjoint, identity, kinds, merge
 from edgespec.schema_merge import fail as _error
 from edgespec.schema_numbers import INTEGER, NUMBER, integers, numbers
 
@@ -169,7 +169,8 @@ class _Writer:
     def _listed(self, schema: Schema, path: str) -> str:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         if "const" in schema and "enum" in schema:
-            values = [value for value in values if value in schema["enum"]]
+            listed = set(map(identity, schema["enum"]))
+            values = [value for value in values if identity(value) in listed]
         others = set(schema) - {"const", "enum", "type"}
         if others:
             raise _error(

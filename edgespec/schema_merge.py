@@ -5,7 +5,7 @@ Knows keywords and what two of them mean together; nothing of grammars.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from edgespec.errors import ConstraintError
@@ -104,7 +104,7 @@ def merge(a: Schema, b: Schema, path: str) -> Schema:
     """
     joined: dict[str, Any] = {**a}
     for key, value in b.items():
-        if key in ANNOTATIONS or (key in joined and joined[key] == value):
+        if key in ANNOTATIONS or (key in joined and identity(joined[key]) == identity(value)):
             continue
         if key not in joined:
             joined[key] = value
@@ -117,12 +117,13 @@ def merge(a: Schema, b: Schema, path: str) -> Schema:
         elif key == "properties":
             joined[key] = {**joined[key], **value}
             for name in set(a["properties"]) & set(value):
-                if a["properties"][name] != value[name]:
+                if identity(a["properties"][name]) != identity(value[name]):
                     joined[key][name] = {"allOf": [a["properties"][name], value[name]]}
         elif key == "type":
             joined[key] = _both_types(joined[key], value)
         elif key == "enum":
-            joined[key] = [item for item in joined[key] if item in value]
+            both = set(map(identity, value))
+            joined[key] = [item for item in joined[key] if identity(item) in both]
         else:
             raise fail(path, f"two values of {key!r} that must both hold: join them by hand")
         if joined[key] == [] and key in ("type", "enum"):
@@ -153,7 +154,7 @@ def disjoint(a: Schema | bool, b: Schema | bool, path: str, depth: int = 0) -> b
     a, b = checked(a, path), checked(b, path)
     values_a, values_b = _values(a), _values(b)
     if values_a is not None and values_b is not None:
-        return not any(_same(x, y) for x in values_a for y in values_b)
+        return set(map(identity, values_a)).isdisjoint(map(identity, values_b))
     if "type" in a and "type" in b and not _both_types(a["type"], b["type"]):
         return True
     if a.get("type") == b.get("type") == "object" and depth < _MAX_DEPTH:
@@ -170,5 +171,12 @@ def _values(schema: Schema) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _same(x: object, y: object) -> bool:
-    return x == y and isinstance(x, bool) == isinstance(y, bool)
+def identity(value: object) -> Hashable:
+    """Equal for equal JSON values; unlike in Python, true is not 1, nor is it inside of lists and objects."""
+    if isinstance(value, list):
+        return list, tuple(map(identity, value))
+    if isinstance(value, Mapping):
+        return dict, frozenset((name, identity(item)) for name, item in value.items())
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return type(value), value if isinstance(value, str | bool) else repr(value)

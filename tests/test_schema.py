@@ -74,6 +74,11 @@ from edgespec.schema_numbers import integers, numbers
         ({"properties": {"a\nb": {"not": {}}}}, "#/properties/a?b: a grammar cannot guarantee 'not'"),
         ({"type": ["object", {}]}, "type takes a text or a list of texts"),
         ({"enum": 5}, "enum takes a list"),
+        ({"allOf": [{"const": 1}, {"const": True}]}, "two values of 'const'"),
+        ({"allOf": [{"const": [0]}, {"const": [False]}]}, "two values of 'const'"),
+        ({"allOf": [{"enum": [1, {"a": 0}]}, {"enum": [True, {"a": False}]}]}, "'enum' of the parts exclude"),
+        ({"const": 1, "enum": [True]}, "no value is left"),
+        ({"oneOf": [{"const": [1]}, {"const": [1.0]}]}, "may both be true"),
         ({"pattern": 5}, "pattern takes a text"),
     ],
 )

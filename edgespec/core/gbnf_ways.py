@@ -36,7 +36,7 @@ def check_ways(rules: Sequence[Sequence[Sequence[int | Chars]]], empty: Set[obje
     for number in reversed(range(len(rules))):  # used ones mostly come later than their users
         starts = [[ways.push(at, 0) for at in ways.begins[number]]]
         for begin, items in zip(ways.begins[number], rules[number], strict=True):
-            for i, before in enumerate(items[:-1], 1):
+            for i, before in enumerate(items[:-2], 1):  # the last item alone is its own rule's beginning
                 if isinstance(items[i], int) and before not in empty:
                     starts.append([ways.push(begin + i, 0)])
         if not all(map(ways.bounded, starts)):

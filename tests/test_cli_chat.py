@@ -275,14 +275,14 @@ def test_context_overflow_is_said_and_survived(tmp_path: Path) -> None:
         terminal.wait_for("goes with the next message")
         terminal.wait_for(">>> ")
         terminal.send("sum up\r")
-        terminal.wait_for("takes the files out")
+        terminal.wait_for("files out")
         terminal.wait_for(">>> ")
         terminal.send("/file -\r")
         terminal.wait_for("no file goes with the next message")
         terminal.wait_for(">>> ")
         terminal.send("still here\r")
         terminal.wait_for("You said: still here")
-    assert 1 <= terminal.text.count("no longer sent") <= 4
+    assert 1 <= " ".join(terminal.text.split()).count("no longer sent") <= 4  # lines break at words
 
 
 def test_piped_stdin_is_one_message_and_stdout_is_text_only() -> None:
@@ -313,7 +313,7 @@ def test_json_is_one_object_a_line() -> None:
         ((), b"a\xffb", "stdin is not UTF-8: byte 0xff at offset 1"),
         (("-p", ""), b"", "the prompt is empty"),
         (("-p", b"a\xe9"), b"", "-p is not UTF-8 (byte at offset 1)"),
-        (("-p", "x", "--drafter", "magic"), b"", "unknown drafter 'magic': choose one of auto,"),
+        (("-p", "x", "--drafter", "magic"), b"", "unknown drafter 'magic': choose one of auto, none, ngram"),
         (("-p", "x", "--temp", "hot"), b"", "--temp must be a number from 0 to 5, not 'hot'"),
         (("-p", "x", "--temp", "nan"), b"", "--temp must be a number from 0 to 5"),
         (("-p", "x", "--max-tokens", "-1"), b"", "--max-tokens must be a whole number of at least 1"),

@@ -61,22 +61,17 @@ class Screen:
 
     def line(self, text: str = "") -> None:
         """A line beside the answer; on a terminal broken at words."""
-        self._settle()
-        if self.tty_err and "\n" not in text and len(text) > columns():
-            # Lines of /stats have their label in the first ten columns.
-            indent = " " * 10 if text[9:10] == " " and text[10:11] != " " else "  "
-            text = "\n".join(
-                textwrap.wrap(text, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-            )
-        _write(sys.stderr, text + "\n")
+        self._put(self._broken(text))
 
     def dim(self, text: str) -> None:
         """A less important line."""
-        self.line(f"{_DIM}{text}{_PLAIN}" if self._color_err else text)
+        text = self._broken(text)
+        self._put(f"{_DIM}{text}{_PLAIN}" if self._color_err else text)
 
     def error(self, text: str) -> None:
         """A line that says what went wrong."""
-        self.line(f"{_RED}error:{_PLAIN} {text}" if self._color_err else f"error: {text}")
+        text = self._broken(f"error: {text}")
+        self._put(f"{_RED}error:{_PLAIN}{text.removeprefix('error:')}" if self._color_err else text)
 
     def note(self, text: str) -> None:
         """A line the user should know about."""
@@ -97,6 +92,19 @@ class Screen:
         """The status line, if there is one."""
         if self.status:
             self.dim(text)
+
+    def _broken(self, text: str) -> str:
+        if not self.tty_err or "\n" in text or len(text) <= columns():
+            return text
+        # Lines of /stats have their label in the first ten columns.
+        indent = " " * 10 if text[9:10] == " " and text[10:11] != " " else "  "
+        return "\n".join(
+            textwrap.wrap(text, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        )
+
+    def _put(self, text: str) -> None:
+        self._settle()
+        _write(sys.stderr, text + "\n")
 
     def _settle(self) -> None:
         if self._waiting:

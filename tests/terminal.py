@@ -63,6 +63,18 @@ class Terminal:
         self._pid = 0
         return os.waitstatus_to_exitcode(status)
 
+    def press_until_it_ends(self, text: str) -> None:
+        """Send `text`, and again after 0.7 s while the program runs, five times at most.
+
+        A press between an answer and the prompt is nobody's, and on a busy machine two presses may be over a second apart.
+        """
+        for _ in range(5):
+            self.send(text)
+            until_s = time.monotonic() + 0.7
+            while time.monotonic() < until_s:
+                if not self._read(0.05):
+                    return
+
     def _read(self, seconds: float) -> bool:
         if select.select([self._fd], [], [], seconds)[0]:
             try:

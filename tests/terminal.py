@@ -66,7 +66,7 @@ class Terminal:
     def press_until_it_ends(self, text: str) -> None:
         """Send `text`, and again after 0.7 s while the program runs, five times at most.
 
-        A press between an answer and the prompt is nobody's, and on a busy machine two presses may be over a second apart.
+        A press between an answer and the prompt is nobody's, and on a busy machine two presses may be a second apart.
         """
         for _ in range(5):
             self.send(text)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from edgespec.core.cost import slower
+
 _SLOW = 1.5
 """A pass this many times dearer than usual is a sign of competition. Source: measured, two cores, one busy process: the
 median pass of two threads takes 1.9 times as long; idle, nine of ten stay under 1.4."""
@@ -37,7 +39,6 @@ _CALM_AFTER_S = 3.0
 _ROOM = 0.35
 """Cores that may be missing from a free core for it to count as free."""
 _RATE = 0.05
-_ONE_BY_THREADS, _WIDE_BY_THREADS = 0.5, 1.0
 
 
 class Contention:
@@ -153,7 +154,7 @@ class Contention:
         known = self._usual.get((wide, threads))
         full = self._calibrated[wide]
         base = self._usual.get((wide, full), (1.0, 0))[0]
-        guess = base * (full / threads) ** (_WIDE_BY_THREADS if wide else _ONE_BY_THREADS)
+        guess = base * slower(full, threads, wide=wide)
         if self._moved:
             return float(guess * _ELSEWHERE if known is None else known[0])
         # A smaller team was only seen while others were busy: more than the guess may be their doing.

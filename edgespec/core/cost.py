@@ -110,9 +110,9 @@ class CostModel:
     def use_team(self, one: int, wide: int) -> None:
         """From now on passes of one row have `one` threads, wider ones `wide`. What each costs is remembered."""
         if one not in self._ones:
-            self._ones[one] = self._guess(self._full_one, (self.calibrated[0] / one) ** _ONE_BY_THREADS)
+            self._ones[one] = self._guess(self._full_one, slower(self.calibrated[0], one, wide=False))
         if wide not in self._wides:
-            self._wides[wide] = self._guess(self._full_wide, (self.calibrated[1] / wide) ** _WIDE_BY_THREADS)
+            self._wides[wide] = self._guess(self._full_wide, slower(self.calibrated[1], wide, wide=True))
         self._one, self._wide = self._ones[one], self._wides[wide]
 
     def moved(self) -> None:
@@ -194,3 +194,8 @@ def _guess(width: int) -> float:
         if width <= hi:
             return lo_steps + (hi_steps - lo_steps) * (width - lo) / (hi - lo)
     return _GUESSED_STEPS[-1][1] * width / _GUESSED_STEPS[-1][0]
+
+
+def slower(calibrated: int, threads: int, *, wide: bool) -> float:
+    """Times as long a pass is thought to take on `threads` as on `calibrated` threads, until it is measured."""
+    return float((calibrated / threads) ** (_WIDE_BY_THREADS if wide else _ONE_BY_THREADS))

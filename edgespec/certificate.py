@@ -24,7 +24,9 @@ Kind = Literal["width", "single", "wide", "prefill", "chunk", "company"]
 """What differs from the reference, which is one sequence, single rows, one thread, a prompt in chunks of `n_batch`:
 rows of a pass; threads of single rows; threads of passes of eight rows; threads of the prompt; tokens of a prompt's
 chunk; sequences in the batch, each with a cache of its own."""
-_VERSION = 1
+DEFAULT_KV = "f16/f16"
+"""Types of the KV cache where nothing else is asked for."""
+_VERSION = 2
 _MAX_BYTES = 2**24
 _MAX_COUNT = 2**31 - 1
 _MAX_WIDTH = 512
@@ -79,6 +81,8 @@ class Price:
     """A single row on all threads."""
     four_ms: float
     eight_ms: float
+    usual_ms: float | None
+    """One row and four with the default KV type and all threads, measured by turns with these; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,7 @@ def from_json(raw: Any) -> Certificate:
         Price(
             _kv(item["kv"]), _count(item["n_ctx"], 0),
             *_finite(item[name] for name in ("one_thread_ms", "one_ms", "four_ms", "eight_ms")),
+            None if item["usual_ms"] is None else next(iter(_finite([item["usual_ms"]]))),
         )
         for item in raw["prices"]
     )  # fmt: skip

@@ -16,18 +16,21 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.certificate import Cell, Flip, Kind, Price
+from edgespec.certificate import DEFAULT_KV, Cell, Flip, Kind, Price
+from edgespec.conditions import Team
 from edgespec.core.controller import chain_parents
 from edgespec.core.round import all_up_to
 from edgespec.errors import ModelError
-from edgespec.interfaces import NO_DRAFT, Draft, Plan, Row, Target, Team
+from edgespec.interfaces import NO_DRAFT, Draft, Plan, Row, Target
 
 KV_TYPES = ("f16/f16", "q8_0/q8_0", "f16/bf16", "bf16/bf16")
 _WIDE = 8
 """Rows of the passes by which the thread counts of wide passes are compared."""
 _WRONG = 0.125
 """Share of drafts that end in wrong tokens."""
-_N_TIMED = 7
+_N_TIMED = 9
+_PRICED = {"one_thread_ms": (True, 1), "one_ms": (False, 1), "four_ms": (False, 4), "eight_ms": (False, 8)}
+"""By name: whether a single row has one thread only, and rows."""
 _Rows = npt.NDArray[np.float32]
 
 
@@ -36,6 +39,10 @@ class CertTarget(Target, Protocol):
 
     def use_team(self, team: Team) -> str | None:
         """Threads from the next pass on."""
+        ...
+
+    def close(self) -> None:
+        """Give its memory back."""
         ...
 
 
@@ -73,45 +80,55 @@ Opener = Callable[[str, int, int], CertTarget]
 """Opens a target for (KV types, tokens of context of a sequence, sequences), each sequence with cells of its own."""
 
 
-def certify_kv(
-    kv: str,
-    opener: Opener,
-    close: Callable[[CertTarget], object],
-    text: Sequence[int],
-    grid: Grid,
-    clock: Callable[[], float],
-    budget_s: float,
-    tick: Callable[[str], None] = lambda _: None,
-) -> tuple[list[Cell], list[Price]]:
+@dataclass(frozen=True, slots=True)
+class Means:
+    """With what to measure."""
+
+    opener: Opener
+    """At most two targets are open at a time."""
+    text: Sequence[int]
+    """Tokens to feed, more than the longest context and a piece."""
+    grid: Grid
+    clock: Callable[[], float]
+    """Seconds."""
+    tick: Callable[[str], None] = lambda _: None
+    """Told what is measured now."""
+
+
+def certify_kv(kv: str, means: Means, budget_s: float) -> tuple[list[Cell], list[Price]]:
     """Everything about one KV type.
 
     Args:
         kv: "K/V".
-        opener: opens targets; one is open at a time.
-        close: closes what `opener` gave.
-        text: tokens to feed, more than the longest context and a piece.
-        grid: what to measure.
-        clock: seconds.
+        means: with what.
         budget_s: after so long no further piece is begun; each cell has at least one.
-        tick: told what is measured now.
 
     Raises:
         ModelError: the model does not take this KV type, or the text is too short.
     """
+    opener, text, grid, clock, tick = means.opener, means.text, means.grid, means.clock, means.tick
     if len(text) < grid.contexts[-1] + grid.n_piece:
         raise ModelError(f"a text of {len(text)} tokens is too short for {grid.contexts[-1]} tokens of context")
     began_s = clock()
     table = _Table(kv)
     prices = []
-    target = opener(kv, grid.contexts[-1] + grid.n_piece + max(grid.widths), 1)
+    n_ctx_most = grid.contexts[-1] + grid.n_piece + max(grid.widths)
+    target = opener(kv, n_ctx_most, 1)
+    beside: CertTarget | None = None
     try:
         bench = _Bench(target, text, grid, table)
+        usual: _Bench | None = bench
+        if kv != DEFAULT_KV:
+            beside = _beside(opener, n_ctx_most)
+            usual = _Bench(beside, text, grid, table) if beside is not None else None
         contexts = grid.contexts if target.capabilities.rewind else grid.contexts[:2]
         weights = [1.0 + n_ctx / 1500 for n_ctx in contexts]
         for index, n_ctx in enumerate(contexts):
             tick(f"{kv}, {n_ctx} tokens of context")
             bench.prefill(n_ctx)
-            prices.append(bench.price(kv, n_ctx, clock))
+            if usual is not None and usual is not bench:
+                usual.prefill(n_ctx)
+            prices.append(bench.price(kv, n_ctx, usual, clock))
             ends_s = began_s + 0.9 * budget_s * sum(weights[: index + 1]) / sum(weights)
             for n_piece in range(-(-grid.n_tokens // grid.n_piece)):
                 if n_piece and clock() > ends_s:
@@ -120,7 +137,9 @@ def certify_kv(
             if n_ctx <= grid.n_ctx_prompt or n_ctx == contexts[0]:
                 bench.compare_prompts(n_ctx)
     finally:
-        close(target)
+        target.close()
+        if beside is not None:
+            beside.close()
     # Batches as wide as single sequences may be: a wider one proves nothing about company.
     n_together = min(grid.n_company, table.all_exact_up_to())
     if n_together > 1:
@@ -132,8 +151,16 @@ def certify_kv(
                 for n_ctx in lengths:
                     _Bench(target, text, grid, table).compare_company(n_ctx, n_together)
         finally:
-            close(target)
+            target.close()
     return table.cells(), prices
+
+
+def _beside(opener: Opener, n_ctx: int) -> CertTarget | None:
+    """The default KV type, to price another one beside it; None where the memory does not hold both."""
+    try:
+        return opener(DEFAULT_KV, n_ctx, 1)
+    except ModelError:
+        return None
 
 
 @dataclass(slots=True)
@@ -237,21 +264,32 @@ class _Bench:
         for seq in range(n_together):
             self._target.clear(seq)
 
-    def price(self, kv: str, n_ctx: int, clock: Callable[[], float]) -> Price:
-        """Milliseconds of passes of 1, 4 and 8 rows; the sizes take turns."""
-        found: dict[str, list[float]] = {"one_thread": [], "one": [], "four": [], "eight": []}
-        sizes = {"one_thread": (1, 1), "one": (self._full, 1), "four": (self._full, 4), "eight": (self._full, 8)}
+    def price(self, kv: str, n_ctx: int, usual: _Bench | None, clock: Callable[[], float]) -> Price:
+        """Milliseconds of passes of 1, 4 and 8 rows, and of `usual`, at the same context with the default KV type.
+
+        All take turns, so that a machine that is busy for a while is busy for all of them.
+        """
+        benches = [self] if usual is None or usual is self else [self, usual]
+        found: list[dict[str, list[float]]] = [{name: [] for name in _PRICED} for _ in benches]
         for n_round in range(1 + _N_TIMED):
-            for name, (threads, width) in sizes.items():
-                self._use(threads, self._full)
-                width = min(width, self._most)
-                tokens = self._text[:width]
-                began_s = clock()
-                self._target.eval([Plan(0, n_ctx, tokens[:1], _chain(tokens[1:]))])
-                if n_round:  # the first pages in what the others find
-                    found[name].append(1000 * (clock() - began_s))
-                self._back(n_ctx)
-        return Price(kv, n_ctx, *(median(found[name]) for name in sizes))
+            for name, (one_thread, width) in _PRICED.items():
+                for bench, its in zip(benches, found, strict=True):
+                    took_ms = bench.timed_ms(n_ctx, width, 1 if one_thread else self._full, clock)
+                    if n_round:  # the first pages in what the others find
+                        its[name].append(took_ms)
+        ms = [{name: median(took_ms) for name, took_ms in its.items()} for its in found]
+        base = None if usual is None else ms[-1]["one_ms"] + ms[-1]["four_ms"]
+        return Price(kv, n_ctx, **ms[0], usual_ms=base)
+
+    def timed_ms(self, n_ctx: int, width: int, threads: int, clock: Callable[[], float]) -> float:
+        """One pass at `n_ctx` tokens of context, which is as before afterwards."""
+        self._use(threads, self._full)
+        tokens = self._text[: min(width, self._most)]
+        began_s = clock()
+        self._target.eval([Plan(0, n_ctx, tokens[:1], _chain(tokens[1:]))])
+        took_ms = 1000 * (clock() - began_s)
+        self._back(n_ctx)
+        return took_ms
 
     def _use(self, one: int, wide: int) -> None:
         self._target.use_team(Team(one, wide))
@@ -342,14 +380,7 @@ def _chain(tokens: Sequence[int]) -> Draft:
 
 
 def certify(
-    kv_types: Sequence[str],
-    opener: Opener,
-    close: Callable[[CertTarget], object],
-    text: Sequence[int],
-    grid: Grid,
-    clock: Callable[[], float],
-    budget_s: float,
-    tick: Callable[[str], None] = lambda _: None,
+    kv_types: Sequence[str], means: Means, budget_s: float
 ) -> tuple[list[Cell], list[Price], list[tuple[str, str]]]:
     """All KV types one after the other; comparisons, prices, and the types that the model does not take.
 
@@ -360,7 +391,7 @@ def certify(
     refused: list[tuple[str, str]] = []
     for kv in kv_types:
         try:
-            its_cells, its_prices = certify_kv(kv, opener, close, text, grid, clock, budget_s / len(kv_types), tick)
+            its_cells, its_prices = certify_kv(kv, means, budget_s / len(kv_types))
         except ModelError as error:
             refused.append((kv, str(error)))
             continue

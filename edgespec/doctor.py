@@ -17,6 +17,7 @@ from typing import Literal
 
 from edgespec import __version__, certificate, paths, state
 from edgespec import config as configuration
+from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.features import cpu_features
@@ -28,7 +29,6 @@ from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import ConfigError, EdgespecError
 from edgespec.exact import Decision
 from edgespec.hub import store
-from edgespec.interfaces import Conditions
 from edgespec.machine import full_team
 from edgespec.opening import KV_TYPE, exactness, with_kv
 from edgespec.target import gguf_check, sizing

@@ -349,6 +349,8 @@ class Engine:
         tools = self._tools.get(generation.session)
         pin = tools.pins.get(tools.latest) if tools else None
         cpus_drafter = cpus if pin is None else pin.cpus
+        recipe = self.exactness.recipe
+        exact = recipe is not None and (recipe.asked or len(generation.session.tokens) <= recipe.n_ctx)
         notes = [*self.notes, *report.notes]
         if pin is not None and pin.reason is not None:
             notes.append(f"the drafter's cores: {pin.reason}")
@@ -361,8 +363,8 @@ class Engine:
             cpus_drafter=() if report.drafter == "none" else cpus_drafter,
             team_changes=self.machine.changes_since(generation.stats.started_s),
             policy=self.config.policy,
-            exact=self.exactness.recipe is not None,
-            exact_why=self.exactness.why,
+            exact=exact,
+            exact_why=self.exactness.why if exact or recipe is None else f"longer than certified; {self.exactness.why}",
             heat=self.machine.heat(),
             rss_bytes=host.rss_bytes(self._sysfs),
             notes=tuple(notes),

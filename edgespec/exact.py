@@ -1,24 +1,21 @@
 """Which way of computing gives the same text drafted or not, and what it costs: chosen from a certificate.
 
-Nothing is claimed beyond what was certified: at a longer context nothing is drafted. Between the lengths that were
-measured, logits are taken to behave as they do there.
+Nothing is claimed beyond what was certified: at a longer context nothing is drafted where exactness was asked for, and
+where it was not, drafts go on and the report says so. Between the lengths that were measured, logits are taken to
+behave as they do there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean
 
-from edgespec.certificate import Certificate, Price
+from edgespec.certificate import Certificate
 from edgespec.core.round import all_up_to
 from edgespec.errors import ConfigError
 from edgespec.interfaces import Capabilities
 
-DEFAULT_KV = "f16/f16"
 _FREE = 1.02
 """A recipe that costs at most this much more than the default is used without being asked for."""
-_CREDIBLE = 0.9
-"""KV types are priced one after the other: one much cheaper than the default was priced on a less busy machine."""
 _ALL_THAT_PAY = frozenset(range(2, 9))
 """Widths that must be exact for that: fewer would cost what a certificate does not price."""
 CERTIFY = "run `edgespec certify` first (three minutes with --quick)"
@@ -38,8 +35,10 @@ class Recipe:
     n_ctx: int
     """Tokens of a text up to which this was certified."""
     cost: float | None
-    """A pass of one row and one of four, over the same with the default KV type and all threads; None: not known, or
-    not credible."""
+    """A pass of one row and one of four, over the same with the default KV type and all threads; None: not known."""
+
+    asked: bool = True
+    """Whether exactness was asked for: then nothing is drafted beyond `n_ctx`, else drafts go on inexactly."""
 
     def limit(self, can: Capabilities) -> Capabilities:
         """What is left of a target's capabilities."""
@@ -47,7 +46,10 @@ class Recipe:
         if can.rollback == "replay":  # the next pass evaluates accepted tokens again: any width up to this one's
             widths = frozenset(range(1, all_up_to(widths) + 1))
         together = can.sessions_per_batch if self.company else 1
-        return replace(can, exact_widths=widths, exact_n_ctx=self.n_ctx, sessions_per_batch=together, tree=False)
+        return replace(
+            can, exact_widths=widths, exact_n_ctx=self.n_ctx, exact_only=self.asked, sessions_per_batch=together,
+            tree=False,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         """In plain words."""
@@ -68,14 +70,11 @@ def recipes(certificate: Certificate, n_ctx: int, kv: str | None = None) -> tupl
 
     Those with widths over 1 come before those without, then the cheaper ones.
     """
-    base = _cost(certificate, DEFAULT_KV, n_ctx, one_thread=False)
     found = []
     for name in certificate.kv_types if kv is None else (kv,):
         recipe = _recipe(certificate, name, n_ctx)
         if recipe is not None:
-            cost = _cost(certificate, name, n_ctx, one_thread=recipe.one_thread)
-            ratio = cost / base if cost and base else 0.0
-            found.append(replace(recipe, cost=ratio if ratio >= _CREDIBLE else None))
+            found.append(replace(recipe, cost=_cost(certificate, name, n_ctx, one_thread=recipe.one_thread)))
     return tuple(
         sorted(found, key=lambda r: (len(r.widths) == 1, float("inf") if r.cost is None else r.cost, -len(r.widths)))
     )
@@ -125,10 +124,8 @@ def decide(
     if asked:
         return Decision(best, f"{best}: nothing is drafted, which is allowed only without --exact")
     free = [r for r in found if r.cost is not None and r.cost <= _FREE and r.widths >= _ALL_THAT_PAY]
-    if free and free[0].n_ctx >= n_ctx:
-        return Decision(free[0], f"{free[0]}: certified to cost at most 2 %")
     if free:
-        return Decision(None, f"certified up to {free[0].n_ctx} of {n_ctx} tokens; --exact drafts up to there")
+        return Decision(replace(free[0], asked=False), f"{free[0]}: certified to cost at most 2 %")
     if len(best.widths) == 1:
         return Decision(None, "no width is exact here")
     if best.cost is not None and best.cost <= _FREE:
@@ -166,10 +163,12 @@ def _recipe(certificate: Certificate, kv: str, n_ctx: int) -> Recipe | None:
 
 
 def _cost(certificate: Certificate, kv: str, n_ctx: int, *, one_thread: bool) -> float | None:
-    """Milliseconds of a pass of one row and one of four, mean over the contexts up to `n_ctx`."""
-
-    def ms(price: Price) -> float:
-        return (price.one_thread_ms if one_thread else price.one_ms) + price.four_ms
-
-    found = [ms(price) for price in certificate.prices if price.kv == kv and price.n_ctx < n_ctx]
-    return fmean(found) if found else None
+    """A pass of one row and one of four over the default's, at the contexts up to `n_ctx`; None: not known."""
+    its_ms = usual_ms = 0.0
+    for price in certificate.prices:
+        if price.kv == kv and price.n_ctx < n_ctx:
+            if price.usual_ms is None:
+                return None
+            its_ms += (price.one_thread_ms if one_thread else price.one_ms) + price.four_ms
+            usual_ms += price.usual_ms
+    return its_ms / usual_ms if usual_ms else None

@@ -13,6 +13,8 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.conditions import TeamChange
+
 Row = npt.NDArray[np.float32]
 """Logits of one position: (n_vocab,) float32. A view: valid until the target's next `eval`."""
 Rows = npt.NDArray[np.float32]
@@ -107,7 +109,14 @@ class Capabilities:
     exact_widths: frozenset[int] | None = None
     """Widths of a batch that give the logits of single rows, to keep to; None: any width may be used."""
     exact_n_ctx: int | None = None
-    """Tokens of a text up to which that is certified; beyond, nothing is drafted. None: no limit."""
+    """Tokens of a text up to which that is certified; None: no limit."""
+    exact_only: bool = True
+    """Whether nothing is drafted beyond; else drafts have any width there, and the text is not claimed to be exact."""
+
+    def exact_at(self, n_tokens: int) -> frozenset[int] | None:
+        """Widths to keep to where a text has `n_tokens` tokens; None: any."""
+        free = self.exact_n_ctx is not None and n_tokens >= self.exact_n_ctx and not self.exact_only
+        return None if free else self.exact_widths
 
 
 class Target(Protocol):
@@ -255,19 +264,6 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class TeamChange:
-    """The target's passes got other threads."""
-
-    at_s: float
-    """When, on the clock of `time.perf_counter`; in a report, seconds since the answer began."""
-    one: int
-    """Threads of a pass of one token from then on."""
-    wide: int
-    """Threads of a wider pass."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """What a generation did. None means unknown, never zero. Times in seconds."""
 
@@ -315,49 +311,6 @@ class Report:
     """How this model's memory takes rejected tokens back; None: it cannot."""
     notes: tuple[str, ...] = ()
     """What was asked for and not done, and what the user should know, one line each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """What the sensors of the machine said at one moment. None means unknown, never zero."""
-
-    at_s: float
-    """When, on the clock of `time.perf_counter`."""
-    headroom: float | None = None
-    """Heat in Android's unit: at 1.0 severe throttling begins; below it there is room, above it there is none."""
-    temp_c: float | None = None
-    heat_source: str | None = None
-    """The sensor, file or interface behind `headroom` and `temp_c`."""
-    throttled: bool | None = None
-    """Whether the system holds the processor back now, by heat or by weak supply."""
-    freq_cap: float | None = None
-    """Highest clock now allowed over the highest possible, the lowest of the performance cores; 0..1."""
-    battery: float | None = None
-    """Charge, 0..1."""
-    on_mains: bool | None = None
-    power_w: float | None = None
-    """Watts drawn, as the meter named by `power_source` counts them."""
-    power_source: str | None = None
-    busy_others: float | None = None
-    """Cores' worth of time that other processes took lately."""
-    pressure: float | None = None
-    """Share of the last 10 s in which some task waited for a core (Linux PSI); 0..1."""
-    notes: tuple[str, ...] = ()
-    """What a person should know: a sensor that is refused, undervoltage since boot, and the like."""
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """The threads of the target's passes and the cores they may run on."""
-
-    one: int
-    """Threads of a pass of one token."""
-    wide: int
-    """Threads of a wider pass."""
-    cpus: tuple[int, ...] = ()
-    """Cores for passes of one token; empty: wherever the system puts them."""
-    cpus_wide: tuple[int, ...] = ()
-    """Cores for wider passes; empty: the same as `cpus`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from edgespec.calibrate import WIDTHS, calibrate, choose_threads, gains
+from edgespec.conditions import Team, TeamChange
 from edgespec.config import EngineConfig
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.generation import Generation
@@ -24,7 +25,7 @@ from edgespec.device.placement import Placement, placement
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import EvalCancelled
-from edgespec.interfaces import Chunk, Team, TeamChange
+from edgespec.interfaces import Chunk
 from edgespec.target.llama import LlamaTarget
 
 _CHECK_EVERY_S = 1.0

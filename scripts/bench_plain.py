@@ -21,6 +21,7 @@ import numpy as np
 from edgespec.bench import runner, workloads
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN, Mode, orders
 from edgespec.bench.ratios import aggregate
+from edgespec.conditions import Team
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller
@@ -33,7 +34,7 @@ from edgespec.core.round import play_round
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.engine import Engine
-from edgespec.interfaces import Capabilities, Limits, Plan, Rows, Sampling, Team
+from edgespec.interfaces import Capabilities, Limits, Plan, Rows, Sampling
 from edgespec.target import lib
 from edgespec.target.opening import Handles
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgespec.conditions import Team
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller
 from edgespec.core.cost import CostModel, CostTable
@@ -24,7 +25,7 @@ from edgespec.core.round import play_round
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
-from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling, Team, TokenLogprobs
+from edgespec.interfaces import Capabilities, Draft, Drafter, FinishReason, Limits, Sampling, TokenLogprobs
 from edgespec.testing import FakeClock, FakeTarget
 
 COSTS = {1: 1.0, 2: 1.7, 4: 2.4, 8: 3.6, 16: 5.8}

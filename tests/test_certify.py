@@ -15,7 +15,7 @@ from unsteady import Unsteady, Ways, certified
 
 from edgespec import certificate
 from edgespec.certificate import Cell, Certificate, Flip, Price
-from edgespec.certify import Grid, certify, thread_counts
+from edgespec.certify import Grid, Means, certify, thread_counts
 from edgespec.cli import main
 from edgespec.errors import ConfigError, ModelError
 from edgespec.interfaces import Capabilities
@@ -91,7 +91,7 @@ def test_a_type_that_the_model_refuses_is_named_and_the_others_are_measured() ->
         return Unsteady(STEADY, n_ctx=n_ctx * n_sessions)
 
     grid = Grid((8,), (2,), (1,), 1, 8, n_piece=8)
-    cells, _, refused = certify(("q8_0/q8_0", "f16/f16"), opener, lambda _: None, [1] * 64, grid, lambda: 0.0, 1.0)
+    cells, _, refused = certify(("q8_0/q8_0", "f16/f16"), Means(opener, [1] * 64, grid, lambda: 0.0), 1.0)
     assert refused == [("q8_0/q8_0", "no such cache here")]
     assert {cell.kv for cell in cells} == {"f16/f16"}
 
@@ -106,7 +106,7 @@ def test_over_budget_each_cell_still_has_one_piece() -> None:
 
     grid = Grid((8, 32), (2, 3), (1,), 1, 8 * 5, n_piece=8)
     opener: Callable[[str, int, int], Unsteady] = lambda kv, n_ctx, n: Unsteady(STEADY, n_ctx=n_ctx * n)  # noqa: E731 - typed
-    cells, _, _ = certify(("f16/f16",), opener, lambda _: None, [1] * 64, grid, Hurried(), 1.0)
+    cells, _, _ = certify(("f16/f16",), Means(opener, [1] * 64, grid, Hurried()), 1.0)
     assert {(cell.n_ctx, cell.n, cell.n_tokens) for cell in cells if cell.kind == "width"} == {
         (8, 2, 8), (8, 3, 8), (32, 2, 8), (32, 3, 8),
     }  # fmt: skip
@@ -138,7 +138,7 @@ def test_the_deviation_between_two_ways_is_the_sum_of_theirs() -> None:
 
 
 def test_a_certificate_survives_the_disk_and_is_of_one_model_build_and_machine() -> None:
-    found = replace(certified(Ways(widths=frozenset({4}))), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0),))
+    found = replace(certified(Ways(widths=frozenset({4}))), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0, 3.5),))
     certificate.save(found)
     assert certificate.load("f", "b", "m") == (found, None)
     assert certificate.load("f", "b", "another machine") == (None, None)
@@ -175,7 +175,7 @@ def test_absurd_values_of_a_cell_are_no_certificate(change: dict[str, object]) -
 
 @pytest.mark.parametrize("change", [{"kv": "a/b/c"}, {"n_ctx": math.inf}, {"four_ms": 10**400}])
 def test_absurd_values_of_a_price_are_no_certificate(change: dict[str, object]) -> None:
-    path = certificate.save(replace(certified(STEADY), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0),)))
+    path = certificate.save(replace(certified(STEADY), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0, 3.5),)))
     raw = json.loads(path.read_text())
     raw["prices"][0] |= change
     path.write_text(json.dumps(raw))

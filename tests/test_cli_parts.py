@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from edgespec.cli import commands, lines, render
 from edgespec.cli.history import KEPT, History
-from edgespec.cli.interrupt import Interrupts
-from edgespec.interfaces import Report, Result, TeamChange, Usage
+from edgespec.cli.interrupt import Interrupts, Presses
+from edgespec.conditions import TeamChange
+from edgespec.interfaces import Report, Result, Usage
 
 REPORT = Report(
     drafter="ngram", drafter_off_reason=None, rounds=4, drafted=10, accepted=7, accepted_by_position=(4, 3),
@@ -193,6 +194,26 @@ def test_ctrl_c_before_there_is_anything_to_stop(handler: object) -> None:
         wait(lambda: ctrl_c.count == 1)
         ctrl_c.stops(lambda: stopped.append(1))
     assert stopped == [1]
+
+
+def test_ctrl_c_between_an_answer_and_the_prompt_is_raised_at_the_prompt(handler: object) -> None:
+    with Presses() as presses:
+        with Interrupts():
+            pass
+        press()  # neither raised here nor lost
+        with pytest.raises(KeyboardInterrupt), presses.reading():
+            pytest.fail("it was pressed before")
+        with presses.reading():
+            pass  # once
+
+
+def test_ctrl_c_while_reading_is_raised_at_once(handler: object) -> None:
+    with Presses() as presses, pytest.raises(KeyboardInterrupt), presses.reading():
+        press()
+        time.sleep(5)
+    with Interrupts() as ctrl_c, Presses() as presses:  # a press that waits does not stop what follows
+        press()
+    assert ctrl_c.count <= 1
 
 
 def test_ignored_ctrl_c_stays_ignored(handler: object) -> None:

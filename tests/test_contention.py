@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.conditions import Conditions, Team
 from edgespec.core.contention import Contention
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
-from edgespec.interfaces import Conditions, Team
 
 ONE_S, TWO_S = 0.012, 0.0085
 """A pass of one row on one and on two idle cores. Source: measured, SmolLM2-135M Q4_1 on two x86 cores."""

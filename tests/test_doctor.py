@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from edgespec import doctor
 from edgespec.advice import advise
 from edgespec.cli import main as cli
+from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
 from edgespec.device.features import cpu_features
 from edgespec.device.placement import placement
@@ -27,7 +28,6 @@ from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Core, CoreClass, Topology
 from edgespec.doctor import Findings, ModelFacts
 from edgespec.engine import Engine
-from edgespec.interfaces import Conditions
 from edgespec.target import build as builds
 from edgespec.target.build import Build, kernels, probe_build
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from edgespec.bench import same_text
 from edgespec.bench.compare import Difference
 from edgespec.bench.runner import Record
 from edgespec.certificate import Cell, Certificate, Kind, Price
+from edgespec.certify import Grid, Means, certify
 from edgespec.cli import main
 from edgespec.cli.doctor import report
+from edgespec.conditions import Team
 from edgespec.config import EngineConfig
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller, exact_length
@@ -32,9 +35,9 @@ from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology
 from edgespec.doctor import examine
 from edgespec.engine import Engine
-from edgespec.errors import ConfigError
+from edgespec.errors import ConfigError, ModelError
 from edgespec.exact import Recipe, decide, recipes, spelled
-from edgespec.interfaces import Capabilities, Draft, Limits, Sampling, Team
+from edgespec.interfaces import Capabilities, Draft, Limits, Plan, Rows, Sampling
 from edgespec.opening import build_name, exactness
 from edgespec.target import gguf_check
 from edgespec.target.llama import LlamaTarget, load
@@ -53,7 +56,7 @@ def cells(kv: str, widths: frozenset[int] = ALL, *, single: float = 0.0, n_ctx: 
 
 
 def price(kv: str, one: float, four: float, one_thread: float = 14.0, n_ctx: int = 96) -> Price:
-    return Price(kv, n_ctx, one_thread, one, four, 2 * four)
+    return Price(kv, n_ctx, one_thread, one, four, 2 * four, usual_ms=30.0)
 
 
 def made(*found: list[Cell], prices: tuple[Price, ...] = (), n_ctx: int = 10_000, n_threads: int = 2) -> Certificate:
@@ -100,10 +103,11 @@ def test_at_a_short_context_what_happens_at_long_ones_does_not_matter() -> None:
     assert decide(None, found, 8192).recipe is None
 
 
-def test_a_price_far_below_the_defaults_is_not_believed() -> None:
-    found = made(cells("q8_0/q8_0"), prices=(DEFAULT, price("q8_0/q8_0", 4.0, 7.0)))
+def test_where_the_default_was_not_priced_beside_it_a_recipe_is_taken_only_when_asked_for() -> None:
+    found = made(cells("q8_0/q8_0"), prices=(replace(price("q8_0/q8_0", 10.0, 20.0), usual_ms=None),))
     assert [recipe.cost for recipe in recipes(found, 8192)] == [None]
     assert decide(None, found, 8192).recipe is None
+    assert decide(True, found, 8192).recipe is not None
 
 
 @pytest.mark.parametrize("kind", ["wide", "prefill"])
@@ -127,7 +131,7 @@ def test_where_no_width_is_exact_nothing_is_drafted_and_it_is_said() -> None:
         (1.01, ALL, 10_000, True),
         (1.05, ALL, 10_000, False),
         (1.0, frozenset({2, 3}), 10_000, False),
-        (1.0, ALL, 700, False),
+        (1.0, ALL, 700, True),
     ],
 )
 def test_by_itself_only_where_it_costs_nothing(cost: float, widths: frozenset[int], n_ctx: int, on: bool) -> None:
@@ -239,12 +243,61 @@ def test_the_comparison_above_can_fail() -> None:
     assert found.n_differing > 0
 
 
-def test_beyond_the_certified_length_nothing_is_drafted() -> None:
-    recipe = Recipe("f16/f16", False, frozenset(range(1, 9)), True, 20, None)
+@pytest.mark.parametrize("asked", [True, False])
+def test_beyond_the_certified_length_nothing_is_drafted_if_exactness_was_asked_for(asked: bool) -> None:
+    recipe = Recipe("f16/f16", False, frozenset({1, 2, 3}), True, 20, None, asked)
     prompts = [list(range(2, 22))]
     plain = same_text.plain_texts(Unsteady(Ways(), 200), prompts, Sampling(), 40, 2)
     found = same_text.compare("", limited(Ways(), 0, recipe, 1), recipe, prompts, plain, Sampling(), 40, 2, odd=True)
-    assert (found.n_drafted, found.n_differing) == (0, 0)
+    assert (found.n_drafted == 0, found.n_differing) == (asked, 0)
+    assert bool(found.widths - recipe.widths) is not asked  # of any width
+
+
+def test_the_default_type_is_priced_by_turns_with_each_other_one() -> None:
+    passes: list[str] = []
+
+    class Priced(Unsteady):
+        def __init__(self, kv: str, n_ctx: int) -> None:
+            super().__init__(Ways(), n_ctx)
+            self.kv = kv
+
+        def eval(self, plans: Sequence[Plan]) -> list[Rows]:
+            passes.append(self.kv)
+            return super().eval(plans)
+
+    def clock() -> float:  # a pass with the other type takes twice as long
+        return 0.001 * sum(1 if kv == "f16/f16" else 2 for kv in passes)
+
+    means = Means(
+        lambda kv, n_ctx, n: Priced(kv, n_ctx * n), [1] * 64, Grid((8,), (2, 4), (1,), 1, 8, n_piece=8), clock
+    )
+    _, prices, _ = certify(("f16/f16", "q8_0/q8_0"), means, 1.0)
+    assert [(price.kv, price.one_ms, price.usual_ms) for price in prices] == [
+        ("f16/f16", pytest.approx(1.0), pytest.approx(2.0)), ("q8_0/q8_0", pytest.approx(2.0), pytest.approx(2.0)),
+    ]  # fmt: skip
+    timed = "".join(kv[0] for kv in passes)
+    assert "qfqfqfqf" in timed
+
+
+def test_a_type_is_priced_alone_where_memory_does_not_hold_the_default_beside_it() -> None:
+    n_open = 0
+
+    class Small(Unsteady):
+        def close(self) -> None:
+            nonlocal n_open
+            n_open -= 1
+
+    def opener(kv: str, n_ctx: int, n_sessions: int) -> Unsteady:
+        nonlocal n_open
+        if n_open:
+            raise ModelError("no memory for two")
+        n_open += 1
+        return Small(Ways(), n_ctx * n_sessions)
+
+    grid = Grid((8,), (2, 4), (1,), 1, 8, n_piece=8)
+    _, prices, _ = certify(("q8_0/q8_0",), Means(opener, [1] * 64, grid, lambda: 0.0), 1.0)
+    assert [price.usual_ms for price in prices] == [None]
+    assert n_open == 0
 
 
 # --- the engine and the command line ---

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.conditions import Conditions, Team
 from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
@@ -13,7 +14,7 @@ from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
-from edgespec.interfaces import Conditions, Limits, Sampling, Team
+from edgespec.interfaces import Limits, Sampling
 from edgespec.testing import FakeClock, FakeTarget, ScriptedDrafter
 
 TABLE = CostTable({1: 1.0, 4: 2.0, 8: 4.0, 16: 8.0}, one=4, wide=4)

@@ -252,3 +252,20 @@ def test_the_default_model_extracts(default_model: Path) -> None:
             assert [result.tokens for result in results[1:]] == [results[0].tokens] * 2
             assert "Ada" in results[0].text
             assert results[2].report.accepted > 10
+
+
+@pytest.mark.model
+def test_300_generated_schemas_on_the_default_model(default_model: Path) -> None:
+    with Engine.open(default_model, EngineConfig(n_ctx=1024)) as engine:
+        prompt = engine.prompt(engine.render([Message("user", "Give some facts about the sea as JSON.")]))
+        for seed in range(300):
+            schema = generated(seed)
+            sampling = Sampling(1.0, top_p=0.95, seed=seed) if seed % 3 == 0 else Sampling()
+            for drafter, n_draft in (("none", None), ("auto", None if seed % 2 else 5)):
+                limits = Limits(600, fixed_draft=n_draft)
+                stream = engine.stream(
+                    prompt, sampling, limits, drafter=drafter, constraint=Constraint.json_schema(schema)
+                )
+                list(stream)
+                assert stream.result.finish_reason == "stop", (seed, drafter, stream.result.text)
+                check_valid(schema, stream.result.text)

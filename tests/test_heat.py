@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.conditions import Conditions
 from edgespec.core.heat import HeatLimits, HeatPolicy, Policy, Slowing
-from edgespec.interfaces import Conditions
 
 N_DRAFT, N_TEAM = 15, 4
 POLICIES: tuple[Policy, ...] = ("fast", "balanced", "cool")

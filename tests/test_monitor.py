@@ -29,12 +29,12 @@ from sensor_files import (
     zone,
 )
 
+from edgespec.conditions import Conditions
 from edgespec.device import load
 from edgespec.device import monitor as device_monitor
 from edgespec.device.monitor import Monitor, _Group, _keep_reading
 from edgespec.device.raspberry import is_raspberry
 from edgespec.device.sysfs import Sysfs
-from edgespec.interfaces import Conditions
 
 WORD = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 NO_THERMOMETER = "no temperature sensor of the processor can be read"

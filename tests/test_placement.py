@@ -12,6 +12,7 @@ import gguf_maker
 import pytest
 
 from edgespec.answer import Stream
+from edgespec.conditions import Team
 from edgespec.config import EngineConfig
 from edgespec.core.cost import CostModel
 from edgespec.decode_thread import DecodeThread, decode_thread
@@ -19,7 +20,7 @@ from edgespec.device import affinity
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Core, Topology
 from edgespec.engine import Engine
-from edgespec.interfaces import Limits, Plan, Result, Sampling, Team
+from edgespec.interfaces import Limits, Plan, Result, Sampling
 from edgespec.target.llama import load
 from edgespec.target.options import TargetOptions
 from edgespec.testing import ScriptedDrafter

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edgespec import state
 from edgespec.calibrate import calibrate
+from edgespec.conditions import Team
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller, Ledger
 from edgespec.core.cost import CostModel, CostTable
@@ -22,7 +23,7 @@ from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
-from edgespec.interfaces import Capabilities, Draft, Limits, Report, Sampling, Team
+from edgespec.interfaces import Capabilities, Draft, Limits, Report, Sampling
 from edgespec.testing import FakeClock, FakeTarget, ScriptedDrafter
 
 REPLAY = Capabilities(1, rewind=False, rollback="replay")

@@ -12,8 +12,9 @@ import gguf_maker as maker
 import pytest
 from own_process import run
 
+from edgespec.conditions import Team
 from edgespec.errors import DeviceError, EvalCancelled, EvalError, ModelError, ModelFormatError
-from edgespec.interfaces import Draft, Plan, Team
+from edgespec.interfaces import Draft, Plan
 from edgespec.target import lib
 from edgespec.target.llama import load
 from edgespec.target.options import KvType, TargetOptions

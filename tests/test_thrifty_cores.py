@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edgespec.bench.device_model import Device, stress_w
 from edgespec.bench.profiles import load_profiles
+from edgespec.conditions import Conditions, Team
 from edgespec.core.governor import Governor
 from edgespec.core.heat import HeatPolicy
-from edgespec.interfaces import Conditions, Team
 
 PROFILES = load_profiles()
 

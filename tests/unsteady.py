@@ -9,8 +9,9 @@ from zlib import crc32
 import numpy as np
 
 from edgespec.certificate import Certificate
-from edgespec.certify import Grid, certify
-from edgespec.interfaces import Capabilities, Plan, Rows, Team
+from edgespec.certify import Grid, Means, certify
+from edgespec.conditions import Team
+from edgespec.interfaces import Capabilities, Plan, Rows
 from edgespec.testing import FakeTarget
 
 GRID = Grid((8, 32), tuple(range(2, 9)), (1, 2), 2, 24, n_piece=24, n_ctx_prompt=32, chunks=(8,))
@@ -53,6 +54,9 @@ class Unsteady(FakeTarget):
         self.team = team
         return None
 
+    def close(self) -> None:
+        """Nothing to free."""
+
     def clear(self, seq_id: int) -> None:
         super().clear(seq_id)
         self._odd.pop(seq_id, None)
@@ -93,5 +97,5 @@ def certified(ways: Ways, capabilities: Capabilities | None = None, seed: int = 
         return Unsteady(ways, n_ctx * n_sessions, can, seed)
 
     clock = iter(range(10**6))
-    cells, prices, _ = certify(("f16/f16",), opener, lambda _: None, TEXT, GRID, lambda: 0.001 * next(clock), 1e9)
+    cells, prices, _ = certify(("f16/f16",), Means(opener, TEXT, GRID, lambda: 0.001 * next(clock)), 1e9)
     return Certificate("f", "b", "m", 2, GRID.contexts[-1] + GRID.n_piece, True, tuple(cells), tuple(prices))

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from edgespec.conditions import Conditions
 from edgespec.core.heat import NO_LIMITS, HeatLimits, HeatPolicy, Policy
-from edgespec.interfaces import Conditions
 
 HEADROOM_K = 30.0
 """Degrees from headroom 0 to 1. Source: AOSP ThermalManagerService.TemperatureWatcher."""

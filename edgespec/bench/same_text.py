@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edgespec.certify import CertTarget
+from edgespec.conditions import Team
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller, chain_parents
 from edgespec.core.cost import CostModel, CostTable
@@ -20,7 +21,7 @@ from edgespec.core.round import play_round
 from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.exact import Recipe
-from edgespec.interfaces import NO_DRAFT, Draft, Drafter, Limits, Plan, Rows, Sampling, Team
+from edgespec.interfaces import NO_DRAFT, Draft, Drafter, Limits, Plan, Rows, Sampling
 
 _MAX_DRAFT = 15
 _CHEAP = {1: 1.0, 2: 1.1, 4: 1.2, 8: 1.4, 16: 1.8}

@@ -78,7 +78,7 @@ def certify(
 def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, max_draft: int) -> Certificate:
     from edgespec.bench import workloads
     from edgespec.certificate import Certificate
-    from edgespec.certify import KV_TYPES, Grid, thread_counts
+    from edgespec.certify import KV_TYPES, Grid, Means, thread_counts
     from edgespec.certify import certify as run
     from edgespec.cli.progress import DownloadLine
     from edgespec.device import host
@@ -123,10 +123,8 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, m
         text = target.encode("\n\n".join(question.text for question in workloads.load()), bos=True)
     kvs = KV_TYPES if config.kv_type is None else ("/".join(kv_types(config.kv_type)),)
     text = _long_enough(text, grid)
-    cells, prices, refused = run(
-        kvs, opener, lambda target: target.close(), text, grid, time.perf_counter,  # type: ignore[attr-defined]  # ours
-        (_QUICK_S if quick else _FULL_S) * len(kvs) / len(KV_TYPES), _progress(screen),
-    )  # fmt: skip
+    means = Means(opener, text, grid, time.perf_counter, _Progress(screen))
+    cells, prices, refused = run(kvs, means, (_QUICK_S if quick else _FULL_S) * len(kvs) / len(KV_TYPES))
     screen.ready()
     if not cells:
         raise ModelError(f"{path.name}: nothing could be measured: {'; '.join(why for _, why in refused)}")
@@ -166,10 +164,6 @@ class _Progress:
             self._screen.wait(f"certifying {what} ...")
         else:
             self._screen.line(what)
-
-
-def _progress(screen: Screen) -> _Progress:
-    return _Progress(screen)
 
 
 def report(certificate: Certificate) -> Iterator[str]:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
 """Exit code of a command ended by Ctrl-C."""
 _LEAVE = b"\0"
 _HARD = 3
+
+Handler = Callable[[int, FrameType | None], object] | int
 
 
 class Interrupts:
@@ -52,8 +55,8 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if self._thread is None:
             return
+        signal.signal(signal.SIGINT, self._handler)  # first: the other way round a press between the two is lost
         signal.set_wakeup_fd(self._fd)
-        signal.signal(signal.SIGINT, self._handler)
         os.write(self._writer, _LEAVE)
         self._thread.join()
         self._thread = None
@@ -69,6 +72,49 @@ class Interrupts:
                 os._exit(INTERRUPTED)  # the answer does not end by itself: nothing else will
             if self._stop is not None:
                 self._stop()
+
+
+class Presses:
+    """While entered, Ctrl-C is raised only inside `reading`; pressed elsewhere, it waits for the next `reading`.
+
+    Does nothing outside the main thread, or where the program was started with Ctrl-C ignored.
+    """
+
+    def __init__(self) -> None:
+        self._handler: Handler | None = None
+        self._waits = False
+
+    def __enter__(self) -> Presses:
+        here = threading.current_thread() is threading.main_thread()
+        if here and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+            self._handler = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Where Ctrl-C may be raised.
+
+        Raises:
+            KeyboardInterrupt: it was pressed, now or since the last time.
+        """
+        if self._handler is None:
+            yield
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            if self._waits:
+                self._waits = False
+                raise KeyboardInterrupt
+            yield
+        finally:
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._waits = True
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

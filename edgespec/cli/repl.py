@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from edgespec.cli import commands
 from edgespec.cli.commands import Desk
 from edgespec.cli.common import check_text
-from edgespec.cli.interrupt import INTERRUPTED, Interrupts
+from edgespec.cli.interrupt import INTERRUPTED, Interrupts, Presses
 from edgespec.cli.render import columns, print_json, report_status, result_json, summary, without_thinking
 from edgespec.errors import ContextFullError, EdgespecError
 
@@ -74,12 +74,17 @@ class Repl:
 
     def run(self) -> int:
         """The chat; returns 0, or 130 where Ctrl-C ended it."""
+        with Presses() as presses:
+            return self._run(presses)
+
+    def _run(self, presses: Presses) -> int:
         from edgespec.cli.lines import read_message
 
         screen = self._desk.screen
         while not self._desk.done:
             try:
-                text = read_message(self._reader)
+                with presses.reading():
+                    text = read_message(self._reader)
             except EOFError:
                 screen.line()
                 break

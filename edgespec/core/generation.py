@@ -179,8 +179,9 @@ class Generation:
         if self.limits.max_tokens is not None:
             room = min(room, self.limits.max_tokens - len(self.tokens) - 1)
         can = self.session.target.capabilities
-        if can.exact_n_ctx is not None:
-            room = min(room, can.exact_n_ctx - len(self.session.tokens))
+        n_tokens = len(self.session.tokens)
+        if can.exact_n_ctx is not None and can.exact_at(n_tokens) is not None:
+            room = min(room, can.exact_n_ctx - n_tokens)
         return room if can.max_rollback is None else min(room, can.max_rollback)
 
     def _draft(self, drafting: Drafting, limit: int, n_other_rows: int) -> Draft:
@@ -198,7 +199,7 @@ class Generation:
             end = next(i for i, token in enumerate(proposal.tokens) if token in self._eog)
             proposal = cut(proposal, end + 1)
         self._proposals.append((drafting.name, proposal))
-        exact = self.session.target.capabilities.exact_widths
+        exact = self.session.target.capabilities.exact_at(len(self.session.tokens))
         if self.controller is None:
             n_always = 1 + self.session.n_replay + n_other_rows
             return cut(proposal, exact_length(len(proposal.tokens), n_always, exact))

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from edgespec.conditions import Conditions, Team, TeamChange
 from edgespec.core.contention import Contention
 from edgespec.core.cost import CostModel
 from edgespec.core.heat import HeatPolicy
-from edgespec.interfaces import Conditions, Team, TeamChange
 
 _LOOK_EVERY = 6
 """Of undisturbed single passes, every sixth is looked at: Python's caches are cold after a pass."""

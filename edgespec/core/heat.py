@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from edgespec.interfaces import Conditions
+from edgespec.conditions import Conditions
 
 Policy = Literal["fast", "balanced", "cool"]
 Slowing = Literal["clamp", "saver"]

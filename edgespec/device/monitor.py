@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
+from edgespec.conditions import Conditions
 from edgespec.device import raspberry
 from edgespec.device.load import Load, LoadReader
 from edgespec.device.power import Power, PowerReader, read_termux
 from edgespec.device.raspberry import Firmware, Raspberry
 from edgespec.device.sysfs import Sysfs, within
 from edgespec.device.thermal import Clock, ClockReader, Heat, Thermometer, headroom
-from edgespec.interfaces import Conditions
 
 T = TypeVar("T")
 

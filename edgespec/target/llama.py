@@ -15,8 +15,9 @@ from typing import Self
 
 import numpy as np
 
+from edgespec.conditions import Team
 from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelError
-from edgespec.interfaces import Capabilities, Plan, Row, Rows, Team
+from edgespec.interfaces import Capabilities, Plan, Row, Rows
 from edgespec.target import lib, memory
 from edgespec.target.batch import Batch
 from edgespec.target.gguf_check import GGUFInfo, check

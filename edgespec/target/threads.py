@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 
+from edgespec.conditions import Team
 from edgespec.errors import DeviceError
-from edgespec.interfaces import Team
 from edgespec.target import lib
 
 N_CPUS_MAX = 512

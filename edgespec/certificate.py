@@ -201,14 +201,7 @@ def from_json(raw: Any) -> Certificate:
     if raw["version"] != _VERSION:
         raise ValueError("it was made by another version of edgespec")
     cells = tuple(_cell(item) for item in raw["cells"])
-    prices = tuple(
-        Price(
-            _kv(item["kv"]), _count(item["n_ctx"], 0),
-            *_finite(item[name] for name in ("one_thread_ms", "one_ms", "four_ms", "eight_ms")),
-            None if item["usual_ms"] is None else next(iter(_finite([item["usual_ms"]]))),
-        )
-        for item in raw["prices"]
-    )  # fmt: skip
+    prices = tuple(_price(item) for item in raw["prices"])
     refused = tuple((str(kv), str(why)) for kv, why in raw["refused"])
     return Certificate(
         str(raw["fingerprint"]), str(raw["build"]), str(raw["machine"]),
@@ -224,6 +217,12 @@ def _cell(item: Any) -> Cell:
     (deviation,) = _finite([item["deviation"]])
     flips = tuple(Flip(_count(flip["n_ctx"], 0), *_finite([flip["margin"]])) for flip in item["flips"])
     return Cell(kind, _kv(item["kv"]), n, _count(item["n_ctx"], 0), _count(item["n_tokens"], 1), deviation, flips)
+
+
+def _price(item: Any) -> Price:
+    one_thread, one, four, eight = _finite(item[name] for name in ("one_thread_ms", "one_ms", "four_ms", "eight_ms"))
+    usual = None if item["usual_ms"] is None else next(iter(_finite([item["usual_ms"]])))
+    return Price(_kv(item["kv"]), _count(item["n_ctx"], 0), one_thread, one, four, eight, usual)
 
 
 def _kv(name: Any) -> str:

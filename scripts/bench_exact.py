@@ -1,7 +1,8 @@
 """What exactness costs and what drafting gives under it, by length of context: `bench_exact.py MODEL`.
 
-The questions of a workload, each behind so much other text of it that the prompt has a given length. Four ways by turns,
-each against plain decoding on an f16 cache with all threads: the same with drafting, exact plain, and exact with drafting.
+The questions of a workload, each behind so much other text of it that the prompt has a given length. Four ways by
+turns, each against plain decoding on an f16 cache with all threads: the same with drafting, exact plain, and exact with
+drafting.
 One pair of engines is opened for each length, since the recipe depends on it. `edgespec certify MODEL` comes first.
 Prints a table, and one JSON line at the end.
 """
@@ -36,9 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     questions = workloads.load(args.workload)
     found: dict[str, object] = {"model": Path(args.model).name}
-    print(
-        f"{'tokens':>6} {'f16 plain':>10} {'f16 auto':>18} {'exact plain':>18} {'exact auto':>18} {'auto/plain, exact':>18}"
-    )
+    print(f"{'tokens':>6} {'f16 plain':>9}", *(f"{name:>18}" for name in (*list(WAYS)[1:], "exact auto/plain")))
     for n_ctx in (int(part) for part in args.contexts.split(",")):
         runs, why = measure(args, questions, n_ctx)
         cells = aggregate(runs)["all"]
@@ -83,8 +82,7 @@ def padded(engine: Engine, questions: Sequence[Question], index: int, n_ctx: int
     question = questions[index]
     others = engine.encode("\n\n".join(q.text for q in (*questions[index + 1 :], *questions[:index])))
     own = engine.encode(question.text)[-n_ctx:]
-    before = engine.decode(others[: max(0, n_ctx - len(own) - 24)])
-    text = f"{before}\n\n{engine.decode(own)}" if before else engine.decode(own)
+    text = engine.decode([*others[: max(0, n_ctx - len(own) - 24)], *own]).decode("utf-8", "replace")
     return Question(question.question_id, "all", text)
 
 

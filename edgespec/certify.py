@@ -23,7 +23,9 @@ from edgespec.core.round import all_up_to
 from edgespec.errors import ModelError
 from edgespec.interfaces import NO_DRAFT, Draft, Plan, Row, Target
 
-KV_TYPES = ("f16/f16", "q8_0/q8_0", "f16/bf16", "bf16/bf16")
+KV_TYPES = ("f16/f16", "q8_0/q8_0", "f16/bf16")
+"""What is certified unless one type is asked for. bf16/bf16 behaved and cost like f16/bf16 wherever it was tried."""
+_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48)
 _WIDE = 8
 """Rows of the passes by which the thread counts of wide passes are compared."""
 _WRONG = 0.125
@@ -74,6 +76,11 @@ class Grid:
 def thread_counts(n: int, n_most: int) -> tuple[int, ...]:
     """Numbers of threads to compare on a team of `n` that may grow to `n_most`; these stand for those between."""
     return tuple(sorted({1, 2, n // 2, n - 1, n, n_most} & set(range(1, n_most + 1))))
+
+
+def widths(max_draft: int) -> tuple[int, ...]:
+    """Widths to compare for drafts of up to `max_draft` tokens: all that pay on a processor, then fewer and fewer."""
+    return (*(width for width in _WIDTHS if width <= max_draft), 1 + max_draft)
 
 
 Opener = Callable[[str, int, int], CertTarget]

@@ -37,7 +37,7 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     base: npt.NDArray[np.float64] | None = None
     print(f"{'KV cache':<12}{'perplexity':>11}{'difference in nats a token':>34}")
-    for kv in KV_TYPES:
+    for kv in (*KV_TYPES, "bf16/bf16"):
         with load(args.model, with_kv(TargetOptions(n_ctx=args.tokens + 256, n_rows_max=N_PASS), kv), info) as target:
             nats = surprise(target, target.encode(text, bos=True)[: args.tokens])
         base = nats if base is None else base

@@ -15,7 +15,7 @@ from unsteady import Unsteady, Ways, certified
 
 from edgespec import certificate
 from edgespec.certificate import Cell, Certificate, Flip, Price
-from edgespec.certify import Grid, Means, certify, thread_counts
+from edgespec.certify import Grid, Means, certify, thread_counts, widths
 from edgespec.cli import main
 from edgespec.errors import ConfigError, ModelError
 from edgespec.interfaces import Capabilities
@@ -112,6 +112,13 @@ def test_over_budget_each_cell_still_has_one_piece() -> None:
     }  # fmt: skip
 
 
+def test_widths_of_the_longest_draft_and_below() -> None:
+    assert widths(15) == (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+    assert widths(7) == (2, 3, 4, 5, 6, 7, 8)
+    assert widths(1) == (2,)
+    assert widths(63) == (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
+
 @pytest.mark.parametrize(
     ("n", "n_most", "counts"), [(1, 1, (1,)), (2, 2, (1, 2)), (4, 8, (1, 2, 3, 4, 8)), (8, 8, (1, 2, 4, 7, 8))]
 )
@@ -173,7 +180,7 @@ def test_absurd_values_of_a_cell_are_no_certificate(change: dict[str, object]) -
     assert "edgespec certify" in (note or "")
 
 
-@pytest.mark.parametrize("change", [{"kv": "a/b/c"}, {"n_ctx": math.inf}, {"four_ms": 10**400}])
+@pytest.mark.parametrize("change", [{"kv": "a/b/c"}, {"n_ctx": math.inf}, {"four_ms": 10**400}, {"usual_ms": "free"}])
 def test_absurd_values_of_a_price_are_no_certificate(change: dict[str, object]) -> None:
     path = certificate.save(replace(certified(STEADY), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0, 3.5),)))
     raw = json.loads(path.read_text())

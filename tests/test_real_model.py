@@ -59,6 +59,37 @@ def test_same_seed_same_text(engine: Engine, question: str, sampling: Sampling) 
     assert drafted.report.accepted >= min(10, len(plain.tokens) // 2)
 
 
+def logprobs(engine: Engine, prompt: Sequence[int], n_draft: int | None) -> Result:
+    limits = Limits(48, fixed_draft=n_draft)
+    stream = engine.stream(prompt, Sampling(0.8, seed=5, logprobs=3), limits, drafter="ngram" if n_draft else "none")
+    for _ in stream:
+        pass
+    return stream.result
+
+
+def test_logprobs_are_the_same_drafted_or_not(engine: Engine) -> None:
+    prompt = engine.prompt(engine.render([Message("user", QUESTIONS[0])]))
+    plain, drafted = logprobs(engine, prompt, None), logprobs(engine, prompt, 7)
+    assert len(plain.logprobs) == len(plain.tokens) > 20
+    assert drafted.logprobs == plain.logprobs
+    assert drafted.report.drafted > 7
+
+
+def test_logprobs_of_a_long_text_move_no_further_than_logits_do(engine: Engine) -> None:
+    """Beyond 256 cached tokens rows depend on the width by up to 1.5 logits; a log-probability by twice as much."""
+    prompt = engine.prompt(engine.render([Message("user", " ".join(QUESTIONS * 9))]))
+    assert len(prompt) > 300
+    plain, drafted = logprobs(engine, prompt, None), logprobs(engine, prompt, 7)
+    assert drafted.report.drafted > 7
+    same = 0
+    for ours, theirs in zip(drafted.logprobs, plain.logprobs, strict=False):
+        if ours.token != theirs.token:
+            break
+        assert abs(ours.logprob - theirs.logprob) <= 3.0
+        same += 1
+    assert same > 8
+
+
 def test_turn_two_reuses_the_cache(engine: Engine) -> None:
     chat = Chat(engine, sampling=Sampling(), limits=Limits(24))
     for _ in chat.ask("Name a river."):

@@ -1,6 +1,7 @@
-"""Makes the Q4_0 form of a GGUF model with llama.cpp's own quantiser: `make_q4_0.py SRC DST`.
+"""Makes another form of a GGUF model with llama.cpp's own quantiser: `requantise.py SRC DST [--type Q8_0]`.
 
-For benchmarks: the wide passes of Q4_0 are cheaper than those of most other forms. Re-quantising costs some quality.
+For benchmarks and checks: the wide passes of Q4_0 are cheaper than those of most other forms. Re-quantising costs some
+quality.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("source", type=Path, help="a GGUF file")
     parser.add_argument("target", type=Path, help="where to write; must not exist")
+    parser.add_argument("--type", choices=("Q4_0", "Q8_0", "Q4_K_M"), default="Q4_0")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     if not args.source.is_file():
@@ -24,7 +26,7 @@ def main() -> None:
     if args.target.exists():
         parser.error(f"{args.target} exists already")
     params = native.llama_model_quantize_default_params()
-    params.ftype = native.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.ftype = getattr(native, f"LLAMA_FTYPE_MOSTLY_{args.type}")
     params.allow_requantize = True
     params.nthread = args.threads
     part = args.target.with_name(args.target.name + ".part")

@@ -98,7 +98,7 @@ class Settings:
         for name, value in as_dict(self.config).items():
             source = self.sources[name]
             if value is None:
-                lines.append(f"# {name} = ...  # {source}")
+                lines.append(f"# {name} = not set  # {source}")
             else:
                 # JSON writes strings, numbers and booleans as TOML reads them, but for DEL.
                 text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -81,7 +81,12 @@ def open_model(
     if recipe is not None:
         target.capabilities = recipe.limit(target.capabilities)
     template = _template(target)
-    notes = (*target.notes, *([template.note] if template.note else []))
+    notes = [*target.notes, *([template.note] if template.note else [])]
+    if info.n_ctx_train and n_ctx > info.n_ctx_train:
+        notes.append(
+            f"the model was trained for {info.n_ctx_train} tokens of context, {n_ctx} were asked for: beyond, its text "
+            "may turn to nonsense"
+        )
     return Opened(
         path,
         target,
@@ -89,7 +94,7 @@ def open_model(
         info.fingerprint,
         machine,
         build_name(),
-        notes,
+        tuple(notes),
         sysfs,
         topology,
         began_s,

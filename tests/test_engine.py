@@ -243,6 +243,13 @@ def test_near_the_context_limit(llama: Path) -> None:
             engine.stream([])
 
 
+def test_a_context_beyond_the_trained_one_is_said(llama: Path) -> None:
+    with Engine.open(llama, EngineConfig(n_ctx=2304, drafter="none")) as engine:
+        assert [note for note in engine.notes if "trained for 2048 tokens of context, 2304 were asked for" in note]
+    with Engine.open(llama, EngineConfig(n_ctx=2048, drafter="none")) as engine:
+        assert not [note for note in engine.notes if "trained" in note]
+
+
 def test_the_index_of_a_request_is_its_own(llama: Path) -> None:
     """Source: ggml-org/llama.cpp#27852: n-grams of the previous request."""
     with open_engine(llama) as engine:

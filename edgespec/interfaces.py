@@ -119,6 +119,21 @@ class Capabilities:
         return None if free else self.exact_widths
 
 
+@runtime_checkable
+class DrawingDrafter(Drafter, Protocol):
+    """A drafter with a distribution of its own, which may draw its guesses as the target draws its tokens.
+
+    The target's noise belongs to seed, position and token. Drawn with the same noise, two similar distributions agree
+    more often than two independent draws do, and more often than the likeliest guess does: above temperature 0 more
+    guesses are right, and the text stays as it is. `core.sampling.Sampler(sampling, context).sample(row, position)` is
+    such a draw; `position` is the number of tokens before it.
+    """
+
+    def draw_as(self, sampling: Sampling) -> None:
+        """How the tokens of the text are drawn from now on; called when an answer begins."""
+        ...
+
+
 class Target(Protocol):
     """The model that decides the text: a KV cache per sequence and a forward pass."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.core.controller import chain_parents, cut
-from edgespec.interfaces import NO_DRAFT, Draft, Drafter
+from edgespec.interfaces import NO_DRAFT, Draft, Drafter, DrawingDrafter, Sampling
 
 _MAX_FAULTS = 3
 """Faulty proposals (ids outside the vocabulary, malformed trees) before a drafter is cut off."""
@@ -39,6 +39,16 @@ class Drafting:
             if self._n_faults >= _MAX_FAULTS:
                 self.stop(f"{self.name} proposed invalid tokens {self._n_faults} times")
         return cut(draft, min(valid, limit))
+
+    def draw_as(self, sampling: Sampling) -> None:
+        """Tell a drafter that wants to know how the tokens of the answer that begins are drawn."""
+        if self.off_reason is not None:
+            return
+        try:
+            if isinstance(self.drafter, DrawingDrafter):
+                self.drafter.draw_as(sampling)
+        except Exception as error:
+            self.stop(f"{self.name} raised {_line(error)}")
 
     def stop(self, reason: str) -> None:
         """Cut the drafter off for the rest of the session."""

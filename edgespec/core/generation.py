@@ -15,6 +15,7 @@ from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.core.stats import Stats
 from edgespec.core.stream import TextStream
+from edgespec.core.trace import RoundTrace
 from edgespec.core.verify import verify
 from edgespec.errors import ConstraintError
 from edgespec.interfaces import (
@@ -82,6 +83,10 @@ class Generation:
         if session.target.capabilities.max_rollback == 0 and drafting is not None:
             self._off_reason = session.target.capabilities.off_reason or "no partial rollback"
             self.drafting = None
+        self.trace: list[RoundTrace] | None = None
+        """Takes up the rounds of decoding from now on where it is a list."""
+        if self.drafting is not None:
+            self.drafting.draw_as(sampling)
         self._n_prompt = len(prompt)
         self._clock = clock
         self._guide = guide
@@ -253,8 +258,10 @@ class Generation:
             self._off_reason = "no partial rollback: the model's memory refused to take back rejected tokens"
             self.drafting = None
 
-    def _account(self, plan: Plan, tokens: Sequence[int], n_accepted: int, timing: Timing, undo_s: float) -> None:
+    def _account(self, plan: Plan, tokens: tuple[int, ...], n_accepted: int, timing: Timing, undo_s: float) -> None:
         self.stats.decode_round(plan.n_rows, n_accepted, len(tokens), self._draft_s, timing.verify_s)
+        if self.trace is not None:
+            self.trace.append(self._traced(plan, tokens, n_accepted, timing))
         if self.controller is None or self.drafting is None:
             return
         for name, proposal in self._proposals:
@@ -263,6 +270,15 @@ class Generation:
             plan.n_tokens, plan.n_past, len(tokens), timing.verify_s, self._draft_s + undo_s, timing.n_other_rows
         )
         self.stats.saved_s = (self.stats.saved_s or 0.0) + saved_s
+
+    def _traced(self, plan: Plan, tokens: tuple[int, ...], n_accepted: int, timing: Timing) -> RoundTrace:
+        drafter, proposal = self._proposals[-1] if self._proposals else (None, NO_DRAFT)
+        others = tuple(self._proposals[:-1])
+        return RoundTrace(
+            len(self.session.tokens) - len(tokens), tokens, drafter, proposal, others, len(plan.draft.tokens),
+            n_accepted, plan.n_past, len(plan.pending), plan.n_rows + timing.n_other_rows, self._draft_s,
+            timing.began_s, timing.verify_s,
+        )  # fmt: skip
 
     def _finish(self, reason: FinishReason) -> None:
         self.finish_reason = reason

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edgespec.core.controller import cut
 from edgespec.errors import DrafterError
-from edgespec.interfaces import NO_DRAFT, Draft, Drafter
+from edgespec.interfaces import NO_DRAFT, Draft, Drafter, DrawingDrafter, Sampling
 
 DEADLINE_S = 0.002
 """How long a round waits: well under a decode step of any model worth drafting for."""
@@ -31,6 +31,7 @@ class IsolatedDrafter:
         self._deadline_s = deadline_s
         self._settle = settle
         self._changed = threading.Condition()
+        self._sampling: Sampling | None = None
         self._question: tuple[tuple[int, ...], int] | None = None
         self._answer: tuple[tuple[int, ...], Draft | BaseException] | None = None
         self._busy = False
@@ -72,6 +73,11 @@ class IsolatedDrafter:
             self._n_late = 0
             return cut(draft, limit)
 
+    def draw_as(self, sampling: Sampling) -> None:
+        """Tell the drafter before its next question."""
+        with self._changed:
+            self._sampling = sampling
+
     def close(self) -> None:
         """Let the thread end after the question it is at; a hung one is left behind, as a daemon.
 
@@ -98,10 +104,13 @@ class IsolatedDrafter:
                 if self._closed or self._question is None:
                     return
                 (text, limit), self._question = self._question, None
+                sampling, self._sampling = self._sampling, None
             answer: Draft | BaseException
             try:
                 if self._settle is not None:
                     self._settle()
+                if sampling is not None and isinstance(self._drafter, DrawingDrafter):
+                    self._drafter.draw_as(sampling)
                 answer = _plain(self._drafter.propose(text, limit))
             except BaseException as error:
                 answer = error

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from edgespec.core.generation import Generation
+from edgespec.core.trace import RoundTrace
 from edgespec.errors import EvalCancelled
 from edgespec.interfaces import Chunk, Result, Target
 
@@ -109,6 +110,12 @@ class Stream:
         if self._result is None:
             raise RuntimeError("the answer is not finished: iterate to its end, or close() it")
         return self._result
+
+    def record(self) -> list[RoundTrace]:
+        """A list that takes up each round of decoding from now on; ask before the first piece to have them all."""
+        if self._generation.trace is None:
+            self._generation.trace = []
+        return self._generation.trace
 
     def live(self) -> Live:
         """Numbers so far."""

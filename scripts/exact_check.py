@@ -1,6 +1,6 @@
-"""Write every prompt of a workload under each exact recipe of a model's certificate, and count tokens that differ.
+"""Write every prompt of a workload under the recipe that --exact takes (--all: under each), and count differing tokens.
 
-    python scripts/exact_check.py MODEL... [--workload F] [--per-group N] [--max-tokens N]
+    python scripts/exact_check.py MODEL... [--workload F] [--per-group N] [--max-tokens N] [--all]
 
 One line a configuration: plain decoding (one sequence, single rows on one thread) against the same prompts drafted,
 with other sequences in the batch, on a team that changes before every pass. The exit code is 1 where any token differs.
@@ -33,20 +33,21 @@ def main() -> int:
     parser.add_argument("--workload", type=Path, default=None)
     parser.add_argument("--per-group", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--all", action="store_true", help="every recipe of the certificate")
     args = parser.parse_args()
     questions = workloads.select(workloads.load(args.workload), args.per_group)
     texts = [question.text for question in questions]
-    return max(check(model, texts, args.max_tokens) for model in args.models)
+    return max(check(model, texts, args.max_tokens, every=args.all) for model in args.models)
 
 
-def check(model: Path, texts: list[str], max_tokens: int) -> int:
+def check(model: Path, texts: list[str], max_tokens: int, *, every: bool) -> int:
     info = gguf_check.check(model)
     found, note = certificate.load(info.fingerprint, build_name(), host.cpu_name(Sysfs()))
     if found is None:
         print(f"{model.stem}: {note or 'not certified: run edgespec certify'}")
         return 2
     code = 0
-    for recipe in recipes(found, found.n_ctx):
+    for recipe in recipes(found, found.n_ctx)[: None if every else 1]:
         options = with_kv(TargetOptions(n_ctx=found.n_ctx, n_threads=found.n_threads, n_rows_max=64), recipe.kv)
         for name, sampling in SAMPLINGS.items():
             with load(model, options, info) as target:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from edgespec.core.generation import Generation
+from edgespec.core.round import batches
 from edgespec.core.trace import RoundTrace
 from edgespec.errors import EvalCancelled
 from edgespec.interfaces import Chunk, Result, Target
@@ -29,8 +31,8 @@ class Maker(Protocol):
         """Whose abort flag stops a pass."""
         ...
 
-    def advance(self, generation: Generation) -> Chunk:
-        """One round."""
+    def advance(self, *generations: Generation) -> list[Chunk]:
+        """One round of each, in one pass."""
         ...
 
     def finish(self, generation: Generation, owned: bool) -> Result:
@@ -61,26 +63,7 @@ class Stream:
             EvalError: llama.cpp failed; the text so far is in `result`.
             ModelError: this process was forked after the answer began.
         """
-        generation = self._generation
-        while self._result is None:
-            if self._cancelled and generation.finish_reason is None:
-                rest = generation.cancel()
-                self._end()
-                if rest:
-                    return Chunk(rest, (), 0)
-                break
-            if generation.finish_reason is not None:
-                self._end()
-                break
-            try:
-                chunk = self._engine.advance(generation)
-            except EvalCancelled:
-                self._engine.target.resume()
-                continue
-            except BaseException:
-                generation.cancel()
-                self._end()
-                raise
+        while (chunk := play_together([self])[0]) is not None:
             if chunk.tokens or chunk.text:
                 return chunk
         raise StopIteration
@@ -128,7 +111,57 @@ class Stream:
             stats.n_decoded / stats.rounds if stats.rounds else None,
         )
 
+    @property
+    def _plays(self) -> bool:
+        return self._result is None and not self._cancelled and self._generation.finish_reason is None
+
+    def _last(self) -> Chunk | None:
+        """End an answer that does not play on; text that was held back till then."""
+        if self._result is not None:
+            return None
+        rest = self._generation.cancel() if self._generation.finish_reason is None else ""
+        self._end()
+        return Chunk(rest, (), 0) if rest else None
+
     def _end(self) -> None:
         if self._cancelled:
             self._engine.target.resume()
         self._result = self._engine.finish(self._generation, self._owned)
+
+
+def play_together(streams: Sequence[Stream]) -> list[Chunk | None]:
+    """Play one round of several answers of one engine, in as few passes as the model's memory allows.
+
+    Each needs a session of its own that keeps its place in the cache: open the engine with as many `n_sessions`.
+
+    Returns:
+        In order, what each may show, which may be nothing as yet; None for an answer that has ended.
+
+    Raises:
+        EvalError: llama.cpp failed. The answers of that pass have ended with what they had; the others can go on, but
+            pieces that passes before it in the same round brought are in their results only.
+        ModelError: this process was forked after the answers began.
+    """
+    last = {id(stream): stream._last() for stream in streams if not stream._plays}
+    playing = {id(stream._generation): stream for stream in streams if id(stream) not in last}
+    found: dict[int, Chunk | None] = dict(last)
+    if playing:
+        engine = next(iter(playing.values()))._engine
+        # One pass at a time, so that one that is cancelled takes nothing away from those before it.
+        for together in batches([stream._generation for stream in playing.values()], engine.target):
+            chunks = _advance(engine, [playing[id(generation)] for generation in together])
+            found.update((id(playing[id(g)]), chunk) for g, chunk in zip(together, chunks, strict=True))
+    return [found[id(stream)] for stream in streams]
+
+
+def _advance(engine: Maker, streams: Sequence[Stream]) -> list[Chunk]:
+    try:
+        return engine.advance(*(stream._generation for stream in streams))
+    except EvalCancelled:
+        engine.target.resume()  # whose answer was meant ends in the next round
+        return [Chunk("", (), 0)] * len(streams)
+    except BaseException:
+        for stream in streams:
+            stream._generation.cancel()
+            stream._end()
+        raise

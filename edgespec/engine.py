@@ -309,8 +309,8 @@ class Engine:
         assert self._cost is not None
         return self._cost
 
-    def advance(self, generation: Generation) -> Chunk:
-        """Play one round of an answer; what `Stream` does at every step.
+    def advance(self, *generations: Generation) -> list[Chunk]:
+        """Play one round of these answers, in one pass where the memory allows; what `Stream` does at every step.
 
         Raises:
             EvalError: the target refused the batch, or was told to stop (EvalCancelled).
@@ -319,13 +319,15 @@ class Engine:
         self._check_process()
         with self._lock:
             self._check_open()
-            self._seat(generation.session)
+            for generation in generations:
+                self._seat(generation.session)
             try:
-                return self.machine.round([generation])[0]
+                return self.machine.round(generations)
             except EvalError:
                 if not self.target.capabilities.rewind:
                     # A recurrent state cannot take back half a pass: it is lost, and evaluated anew.
-                    generation.session.forget()
+                    for generation in generations:
+                        generation.session.forget()
                 raise
 
     def finish(self, generation: Generation, owned: bool) -> Result:

@@ -135,8 +135,8 @@ class FakeEngine:
     def close(self) -> None:
         pass
 
-    def advance(self, generation: Generation) -> Chunk:
-        return play_round([generation], self.target, FakeClock(0.01))[0]
+    def advance(self, *generations: Generation) -> list[Chunk]:
+        return play_round(generations, self.target, FakeClock(0.01))
 
     def finish(self, generation: Generation, owned: bool) -> Result:
         return generation.result()

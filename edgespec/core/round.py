@@ -21,7 +21,7 @@ def play_round(
     """
     chunks: dict[int, Chunk] = {}
     exact = target.capabilities.exact_widths
-    for group in _batches(active, target):
+    for group in batches(active, target):
         n_chunk = target.n_batch // len(group)
         n_rows_max = target.n_rows_max if exact is None or len(group) == 1 else all_up_to(exact)
         n_draft_max = min(n_chunk, n_rows_max // len(group)) - 1
@@ -42,8 +42,11 @@ def play_round(
     return [chunks[id(generation)] for generation in active]
 
 
-def _batches(active: Sequence[Generation], target: Target) -> list[Sequence[Generation]]:
-    """Who shares a pass. Where widths must be exact, a prompt goes alone, so that its chunks depend on itself only."""
+def batches(active: Sequence[Generation], target: Target) -> list[Sequence[Generation]]:
+    """Which of these share a pass.
+
+    Where widths must be exact, a prompt goes alone, so that its chunks depend on itself only.
+    """
     can = target.capabilities
     n_together = max(1, min(can.sessions_per_batch, target.n_rows_max))
     alone: list[Sequence[Generation]] = []

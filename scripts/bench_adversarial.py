@@ -16,6 +16,7 @@ from dataclasses import replace
 from edgespec.bench import report, runner, workloads
 from edgespec.bench.compare import differences, with_margins
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN, Mode
+from edgespec.bench.table import table
 from edgespec.config import EngineConfig
 from edgespec.engine import Engine
 from edgespec.interfaces import Sampling
@@ -113,7 +114,7 @@ def main() -> None:
         prompts = {q.question_id: runner.prompt_of(engine, q) for q in questions}
         found = with_margins(differences(record.runs), record.runs, engine, prompts, sampling)
     everything = report.build(record, seed=args.seed, differences=found)
-    print(report.table(everything))
+    print(table(everything))
     whole = report.build(runner.Record([replace(run, group="all") for run in record.runs]), seed=args.seed)
     print(f"{'over both groups':<18}{'tokens':>8}{'ratio':>8}{'95 % interval':>18}{'texts that differ':>19}")
     summary = {}

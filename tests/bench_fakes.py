@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.bench.runner import Run
+from edgespec.core.session import Session
+from edgespec.core.trace import RoundTrace
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling, Usage
-from edgespec.testing import FakeClock
+from edgespec.testing import FakeClock, FakeTarget
 
 Speed = Callable[[str, Limits], float]
 
@@ -21,6 +23,11 @@ class FakeStream:
     first_s: float
     token_s: float
     drafter: str
+    n_cached: int = 0
+
+    def record(self) -> list[RoundTrace]:
+        """Rounds are not faked."""
+        return []
 
     def __iter__(self) -> Iterator[Chunk]:
         for index, token in enumerate(self.ids):
@@ -33,9 +40,9 @@ class FakeStream:
         report = Report(
             drafter=self.drafter, drafter_off_reason=None, rounds=n - 1, drafted=n, accepted=n // 2,
             accepted_by_position=(n // 2,), tokens_per_round=1.0, widths={1: n - 1}, prefill_s=self.first_s,
-            ttft_s=self.first_s, decode_s=0.0, draft_s=0.0, verify_s=0.0, tok_s=None, saved_s=None,
+            ttft_s=self.first_s, decode_s=0.0, draft_s=0.0, verify_s=0.0, tok_s=None, saved_s=None, rss_bytes=10**8,
         )  # fmt: skip
-        return Result("x" * n, tuple(self.ids), "length", Usage(1, n, 0), report)
+        return Result("x" * n, tuple(self.ids), "length", Usage(1, n, self.n_cached), report)
 
 
 @dataclass
@@ -46,6 +53,7 @@ class FakeEngine:
     clock: FakeClock = field(default_factory=FakeClock)
     fail: Callable[[str], None] = lambda drafter: None
     asked: list[tuple[str, Limits]] = field(default_factory=list)
+    open_sessions: list[Session] = field(default_factory=list)
 
     def prompt(self, text: str, *, raw: bool = False) -> list[int]:
         return [1] * (1 + len(text))
@@ -60,13 +68,25 @@ class FakeEngine:
         limits: Limits | None = None,
         *,
         drafter: str | Drafter | None = None,
+        session: Session | None = None,
     ) -> FakeStream:
-        assert isinstance(drafter, str)
+        name = drafter if isinstance(drafter, str) else drafter.name if drafter is not None else "auto"
         assert limits is not None
-        self.fail(drafter)
-        self.asked.append((drafter, limits))
+        self.fail(name)
+        self.asked.append((name, limits))
+        n_cached = session.load(prompt) if session is not None else 0
+        if session is not None:
+            assert session in self.open_sessions
+            session.n_kv = len(prompt)
         ids = range(1, 1 + (limits.max_tokens or 1))
-        return FakeStream(self.clock, list(ids), 0.5, self.token_s(drafter, limits), drafter)
+        return FakeStream(self.clock, list(ids), 0.1 if n_cached else 0.5, self.token_s(name, limits), name, n_cached)
+
+    def session(self) -> Session:
+        self.open_sessions.append(Session(FakeTarget(n_ctx=4096)))
+        return self.open_sessions[-1]
+
+    def release(self, session: Session) -> None:
+        self.open_sessions.remove(session)
 
 
 def run_of(mode: str, *, question: str = "q", group: str = "g", round_: int = 0, n: int = 101, s: float = 1.0) -> Run:

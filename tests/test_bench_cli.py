@@ -13,7 +13,9 @@ import pytest
 from bench_fakes import FakeEngine
 
 from edgespec.cli import common, main
+from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
+from edgespec.core.cost import CostModel, CostTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 WORKLOAD = (
     '{"question_id": 1, "group": "chat", "turns": ["Hello?"]}\n{"question_id": 2, "group": "chat", "turns": ["So?"]}\n'
 )
+
+
+SENSORS = SimpleNamespace(latest=lambda: Conditions(0.0, temp_c=50.0, freq_cap=1.0, busy_others=0.1))
+COST = CostModel(CostTable({1: 0.01, 4: 0.02}))
 
 
 @dataclass
@@ -32,6 +38,7 @@ class Loaded(FakeEngine):
     fingerprint: str = "f00"
     n_ctx: int = 512
     target: Any = field(default_factory=lambda: SimpleNamespace(n_threads=2))
+    machine: Any = field(default_factory=lambda: SimpleNamespace(monitor=SENSORS, governor=SimpleNamespace(cost=COST)))
 
 
 @pytest.fixture

@@ -134,5 +134,5 @@ def test_modes() -> None:
         ("plain", "none", None), ("auto", "auto", None), ("fixed-3", "auto", 3), ("plain2", "none", None),
     ]  # fmt: skip
     for bad in ("fast", "fixed-0", "fixed-", "fixed-99", "fixed-²"):
-        with pytest.raises(ConfigError, match="choose from plain, auto, ngram, fixed-N"):
+        with pytest.raises(ConfigError, match="choose from plain, auto, ngram, oracle, fixed-N, NAME-N"):
             parse_modes(bad, ("auto", "none", "ngram"))

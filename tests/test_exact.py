@@ -20,6 +20,7 @@ from edgespec.bench import report as bench_report
 from edgespec.bench import same_text
 from edgespec.bench.compare import Difference
 from edgespec.bench.runner import Record
+from edgespec.bench.table import table
 from edgespec.certificate import Cell, Certificate, Kind, Price
 from edgespec.certify import Grid, Means, certify
 from edgespec.cli import main
@@ -435,9 +436,9 @@ def test_bench_holds_differences_against_the_certified_deviation() -> None:
     near, far = (Difference("q", "g", "auto", (0,), 3, 5, 6, margin) for margin in (0.4, 5.0))
     runs = Record([run_of("plain"), run_of("auto")])
     fine = bench_report.build(runs, differences=[near], deviation=1.0)
-    assert "All 1 known margins are within a certified deviation of 1.00 logits." in bench_report.table(fine)
+    assert "All 1 known margins are within a certified deviation of 1.00 logits." in table(fine)
     odd = bench_report.build(runs, differences=[near, far], deviation=1.0)
-    assert "NOT EXPLAINED by a certified deviation of 1.00 logits: q auto." in bench_report.table(odd)
+    assert "NOT EXPLAINED by a certified deviation of 1.00 logits: q auto." in table(odd)
     assert bench_report.to_json(odd)["unexplained_differences"] == 1
     assert bench_report.to_json(bench_report.build(runs, differences=[far]))["unexplained_differences"] is None
 

@@ -62,7 +62,11 @@ class Difference:
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
-    """Every answer that differs from plain's of the same question and round, equal ones of several rounds as one."""
+    """Every answer that differs from plain's of the same question and round, equal ones of several rounds as one.
+
+    Answers from an empty cache only: what was cached changes how a prompt is cut into passes, and with it the rounding.
+    """
+    runs = [run for run in runs if not run.warm]
     plain = {(run.question_id, run.round): run for run in runs if run.mode == PLAIN and run.error is None}
     found: dict[tuple[str, str, str, int, int | None, int | None], list[int]] = {}
     for run in runs:
@@ -91,7 +95,8 @@ def with_margins(
         prompts: prompt tokens by question_id.
         sampling: how the answers were drawn.
     """
-    texts = {(run.question_id, run.round): run.ids for run in runs if run.mode == PLAIN and run.error is None}
+    cold = [run for run in runs if run.mode == PLAIN and run.error is None and not run.warm]
+    texts = {(run.question_id, run.round): run.ids for run in cold}
     known: dict[tuple[str, tuple[int, ...]], Row] = {}
     done: list[Difference] = []
     for item in found:
@@ -127,6 +132,13 @@ def row_after(engine: RowEngine, prompt: Sequence[int], answer: Sequence[int]) -
         return row
     finally:
         engine.release(session)
+
+
+def loops(runs: Sequence[Run]) -> frozenset[str]:
+    """Questions to which plain's answer is repetitive in itself."""
+    plain = {run.question_id: run.ids for run in runs if run.mode == PLAIN and not run.warm and run.error is None}
+    shares = {question: distinct_share([ids]) for question, ids in plain.items()}
+    return frozenset(question for question, share in shares.items() if share is not None and share < REPETITIVE)
 
 
 def distinct_share(answers: Sequence[Sequence[int]], n: int = GRAM) -> float | None:

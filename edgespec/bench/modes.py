@@ -11,7 +11,9 @@ from edgespec.interfaces import Drafter
 PLAIN = "plain"
 PLAIN_AGAIN = "plain2"
 """A second plain arm: its ratio to the first shows the noise of the machine."""
-_FIXED = "fixed-"
+ORACLE = "oracle"
+"""Drafts what plain decoding wrote, as long as the controller wants: the ceiling of any drafter."""
+_FIXED = "fixed"
 _MAX_FIXED = 63
 
 
@@ -24,6 +26,11 @@ class Mode:
     fixed_draft: int | None = None
     make: Callable[[], Drafter] | None = None
     """Makes a drafter of the caller's own for every run, in place of `drafter`."""
+
+    @property
+    def knows_the_text(self) -> bool:
+        """Whether it needs the answer before it is written."""
+        return self.drafter == ORACLE and self.make is None
 
 
 def parse_modes(text: str, drafters: Sequence[str]) -> tuple[Mode, ...]:
@@ -44,13 +51,15 @@ def parse_modes(text: str, drafters: Sequence[str]) -> tuple[Mode, ...]:
 
 
 def _mode(name: str, drafters: Sequence[str]) -> Mode:
-    if name in drafters:
+    known = (*drafters, ORACLE)
+    if name in known:
         return Mode(name, name)
-    number = name.removeprefix(_FIXED)
-    if name.startswith(_FIXED) and number.isascii() and number.isdigit() and 1 <= int(number) <= _MAX_FIXED:
-        return Mode(f"{_FIXED}{int(number)}", "auto", int(number))
-    choices = ", ".join((PLAIN, *(d for d in drafters if d != "none"), f"fixed-N (N from 1 to {_MAX_FIXED})"))
-    raise ConfigError(f"unknown mode {name!r}: choose from {choices}")
+    drafter, _, number = name.rpartition("-")
+    fits = number.isascii() and number.isdigit() and 1 <= int(number) <= _MAX_FIXED
+    if fits and drafter in {_FIXED, *known} - {"none"}:
+        return Mode(f"{drafter}-{int(number)}", "auto" if drafter == _FIXED else drafter, int(number))
+    names = ", ".join((PLAIN, *(d for d in known if d != "none")))
+    raise ConfigError(f"unknown mode {name!r}: choose from {names}, fixed-N, NAME-N (N from 1 to {_MAX_FIXED})")
 
 
 def orders(n: int) -> list[tuple[int, ...]]:

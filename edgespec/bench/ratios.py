@@ -1,8 +1,9 @@
 """Runs to numbers: tokens per second by group and mode, and ratios to plain decoding with their intervals.
 
 A *pair* is a question and a round: all its modes ran back to back, so that a ratio within it is not disturbed by what
-the machine did an hour later. Pairs in which either run failed, or in which either answer had a single token (which
-has no decode time), do not count for the decode ratio; the end-to-end ratio needs no more than an answer.
+the machine did an hour later. Pairs in which either run failed, in which the machine was in another state than beside
+plain's run, or in which either answer had a single token (which has no decode time), do not count for the decode ratio;
+the end-to-end ratio needs no more than an answer.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.bench.compare import loops
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.runner import Run
 
@@ -23,6 +26,7 @@ N_BOOTSTRAP = 2000
 _LOW, _HIGH = 2.5, 97.5
 
 Seconds = npt.NDArray[np.float64]
+_T = TypeVar("_T", bool, int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,46 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One mode in one group. Sums are over the runs that did not fail."""
+class Footprint:
+    """What some runs took of the machine beside time, and in what state it was. None: no sensor says so."""
+
+    rss_bytes: int | None
+    """Highest resident memory of the process at the end of a run."""
+    j_token: float | None
+    """Joules per token, prompts included, over the runs that a power meter could follow."""
+    power_source: str | None
+    temp_c: float | None
+    """Highest temperature before or after a run."""
+    freq_cap: float | None
+    """Lowest clock limit before or after a run, over the highest clock; 0..1."""
+    throttled: bool | None
+    """Whether the processor was held back at any of these moments."""
+    busy_others: float | None
+    """Mean cores' worth of other programs' time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """The runs in which the session had answered the question before: its prompt was in the KV cache."""
 
     runs: int
     failed: int
+    ttft_s: float | None
+    tok_s: float | None
+    tokens_per_round: float | None
+    acceptance: float | None
+    ratio: Ratio
+    """Against plain's warm runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One mode in one group, from an empty cache. Sums are over the runs that did not fail."""
+
+    runs: int
+    failed: int
+    marked: int
+    """Runs that give no ratio, as the machine was in another state than beside plain's."""
     tokens: int
     decoded: int
     decode_s: float
@@ -71,6 +110,11 @@ class Cell:
     pairs_left_out: int
     drafters: dict[str, int]
     off_reasons: dict[str, int]
+    ratio_varied: Ratio
+    """`ratio` without the questions to which plain's answer was a loop."""
+    footprint: Footprint
+    warm: Warm | None
+    """None: not measured."""
 
 
 def aggregate(runs: Sequence[Run], seed: int = 0) -> dict[str, dict[str, Cell]]:
@@ -80,9 +124,9 @@ def aggregate(runs: Sequence[Run], seed: int = 0) -> dict[str, dict[str, Cell]]:
     found: dict[str, dict[str, Cell]] = {}
     for group in groups:
         mine = [run for run in runs if run.group == group]
-        plain = {(run.question_id, run.round): run for run in mine if run.mode == PLAIN}
+        plain = {_key(run): run for run in mine if run.mode == PLAIN}
         found[group] = {
-            mode: _cell([run for run in mine if run.mode == mode], plain, _rng(seed, group))
+            mode: _cell([run for run in mine if run.mode == mode], plain, loops(mine), resampler(seed, group))
             for mode in modes
             if any(run.mode == mode for run in mine)
         }
@@ -99,42 +143,121 @@ def geomean(ratios: Sequence[Ratio]) -> Ratio:
     return _with_interval(value, np.exp(logs), all(ratio.low is not None for ratio in known))
 
 
-def _cell(runs: Sequence[Run], plain: dict[tuple[str, int], Run], rng: Callable[[], np.random.Generator]) -> Cell:
-    good = [run for run in runs if run.error is None]
-    pairs = [(run, plain[key]) for run in good if (key := (run.question_id, run.round)) in plain]
-    pairs = [(run, base) for run, base in pairs if base.error is None]
-    timed = [pair for pair in pairs if all(run.decoded > 0 and run.decode_s > 0 for run in pair)]
+def decode_ratio(pairs: Sequence[tuple[Run, Run]], rng: np.random.Generator) -> Ratio:
+    """How many times as fast as the second run of each pair the first one decodes; only pairs that can say so count."""
+    return _ratio(_timed(pairs), _per_token, rng)
+
+
+def resampler(seed: int, group: str) -> Callable[[], np.random.Generator]:
+    """The same resamples for every mode of a group, whatever groups and modes there are beside it."""
+    return lambda: np.random.default_rng([seed, zlib.crc32(group.encode())])
+
+
+def _key(run: Run) -> tuple[str, int, bool]:
+    return run.question_id, run.round, run.warm
+
+
+def _cell(
+    runs: Sequence[Run],
+    plain: Mapping[tuple[str, int, bool], Run],
+    looping: frozenset[str],
+    rng: Callable[[], np.random.Generator],
+) -> Cell:
+    cold, warm = [run for run in runs if not run.warm], [run for run in runs if run.warm]
+    good = [run for run in cold if run.error is None]
+    pairs = _pairs(cold, plain)
+    timed = _timed(pairs)
     decoded, decode_s = sum(run.decoded for run in good), math.fsum(run.decode_s for run in good)
-    drafted, accepted = sum(run.drafted for run in good), sum(run.accepted for run in good)
-    rounds, in_rounds = sum(run.rounds for run in good), sum(run.decoded for run in good if run.rounds)
-    firsts = [run.ttft_s for run in good if run.ttft_s is not None]
-    saved = [run.saved_s for run in good if run.saved_s is not None]
     return Cell(
-        runs=len(runs),
-        failed=len(runs) - len(good),
+        runs=len(cold),
+        failed=len(cold) - len(good),
+        marked=sum(run.mark is not None for run in good),
         tokens=sum(run.tokens for run in good),
         decoded=decoded,
         decode_s=decode_s,
         total_s=math.fsum(run.total_s for run in good),
         tok_s=decoded / decode_s if decode_s > 0 else None,
-        tokens_per_round=in_rounds / rounds if rounds else None,
-        drafted=drafted,
-        accepted=accepted,
-        acceptance=accepted / drafted if drafted else None,
+        tokens_per_round=_tokens_per_round(good),
+        drafted=sum(run.drafted for run in good),
+        accepted=sum(run.accepted for run in good),
+        acceptance=_acceptance(good),
         accepted_by_position=_added(run.accepted_by_position for run in good),
         widths=dict(sorted(sum((Counter(run.widths) for run in good), Counter()).items())),
-        ttft_s=float(np.median(firsts)) if firsts else None,
+        ttft_s=_median(run.ttft_s for run in good),
         prefill_s=math.fsum(run.prefill_s for run in good),
-        saved_s=math.fsum(saved) if saved else None,
+        saved_s=_over(math.fsum, (run.saved_s for run in good)),
         ratio=_ratio(timed, _per_token, rng()),
         ratio_sum=_ratio_of_sums(timed),
-        ratio_pair=float(np.median([_per_token(b) / _per_token(a) for a, b in timed])) if timed else None,
+        ratio_pair=_median(_per_token(b) / _per_token(a) for a, b in timed),
         e2e=_ratio([p for p in pairs if all(run.tokens and run.total_s > 0 for run in p)], _per_answer_token, rng()),
         pairs=len(timed),
-        pairs_left_out=len(runs) - len(timed),
+        pairs_left_out=len(cold) - len(timed),
         drafters=dict(Counter(run.drafter for run in good)),
         off_reasons=dict(Counter(run.off_reason for run in good if run.off_reason)),
+        ratio_varied=_ratio([pair for pair in timed if pair[0].question_id not in looping], _per_token, rng()),
+        footprint=footprint(good),
+        warm=_warm(warm, plain, rng()) if warm else None,
     )
+
+
+def footprint(runs: Sequence[Run]) -> Footprint:
+    """Fold what was read beside runs that did not fail."""
+    beside = [run.beside for run in runs]
+    metered = [run for run in runs if run.energy_j is not None and run.tokens]
+    joules, tokens = math.fsum(run.energy_j or 0.0 for run in metered), sum(run.tokens for run in metered)
+    return Footprint(
+        rss_bytes=_over(max, (run.rss_bytes for run in runs)),
+        j_token=joules / tokens if tokens else None,
+        power_source=metered[0].beside.power_source if metered else None,
+        temp_c=_over(max, (found.temp_c for found in beside)),
+        freq_cap=_over(min, (found.freq_cap for found in beside)),
+        throttled=_over(any, (found.throttled for found in beside)),
+        busy_others=_over(np.mean, (found.busy_others for found in beside)),
+    )
+
+
+def _warm(runs: Sequence[Run], plain: Mapping[tuple[str, int, bool], Run], rng: np.random.Generator) -> Warm:
+    good = [run for run in runs if run.error is None]
+    decode_s = math.fsum(run.decode_s for run in good)
+    return Warm(
+        runs=len(runs),
+        failed=len(runs) - len(good),
+        ttft_s=_median(run.ttft_s for run in good),
+        tok_s=sum(run.decoded for run in good) / decode_s if decode_s > 0 else None,
+        tokens_per_round=_tokens_per_round(good),
+        acceptance=_acceptance(good),
+        ratio=decode_ratio(_pairs(runs, plain), rng),
+    )
+
+
+def _pairs(runs: Sequence[Run], plain: Mapping[tuple[str, int, bool], Run]) -> list[tuple[Run, Run]]:
+    """Runs that may be compared, and plain's beside each."""
+    pairs = [(run, plain[_key(run)]) for run in runs if run.error is None and run.mark is None and _key(run) in plain]
+    return [(run, base) for run, base in pairs if base.error is None]
+
+
+def _timed(pairs: Sequence[tuple[Run, Run]]) -> list[tuple[Run, Run]]:
+    return [pair for pair in pairs if all(run.decoded > 0 and run.decode_s > 0 for run in pair)]
+
+
+def _tokens_per_round(runs: Sequence[Run]) -> float | None:
+    rounds = sum(run.rounds for run in runs)
+    return sum(run.decoded for run in runs if run.rounds) / rounds if rounds else None
+
+
+def _acceptance(runs: Sequence[Run]) -> float | None:
+    drafted = sum(run.drafted for run in runs)
+    return sum(run.accepted for run in runs) / drafted if drafted else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    return _over(np.median, values)
+
+
+def _over(fold: Callable[[list[Any]], Any], values: Iterable[_T | None]) -> _T | None:
+    """Those that are known, folded; None where none is."""
+    known = [value for value in values if value is not None]
+    return type(known[0])(fold(known)) if known else None  # numpy's numbers are not what JSON takes
 
 
 def _per_token(run: Run) -> float:
@@ -200,8 +323,3 @@ def _added(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
         for index, count in enumerate(row):
             total[index] += count
     return tuple(total)
-
-
-def _rng(seed: int, group: str) -> Callable[[], np.random.Generator]:
-    """The same resamples for every mode of a group, whatever groups and modes there are beside it."""
-    return lambda: np.random.default_rng([seed, zlib.crc32(group.encode())])

@@ -1,4 +1,4 @@
-"""What was measured, as JSON and as a table of 80 columns. Computes nothing that is not in the runs."""
+"""What was measured, and as JSON. Computes nothing that is not in the runs; `bench.table` shows it to people."""
 
 from __future__ import annotations
 
@@ -7,21 +7,38 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
-from edgespec.bench.compare import REPETITIVE, Difference, distinct_share
-from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
-from edgespec.bench.ratios import Cell, Ratio, aggregate, geomean
+from edgespec.bench.ceiling import Ceiling, ceiling
+from edgespec.bench.compare import REPETITIVE, Difference, distinct_share, loops
+from edgespec.bench.marks import mark
+from edgespec.bench.modes import PLAIN
+from edgespec.bench.ratios import Cell, Footprint, Ratio, aggregate, footprint, geomean
 from edgespec.bench.runner import Record, Run
 from edgespec.errors import ConfigError
 
 SCHEMA = 1
-_DASH = "–"
-_QUIET = 0.05
-"""Plain decoding further than this from itself: the machine was not quiet, and no ratio of it is to be trusted."""
-_T = TypeVar("_T")
+ABOUT = {
+    "units": "_s are seconds, _ms milliseconds, _c degrees Celsius, _w watts, _j joules; null is unknown",
+    "groups": "by group and mode, from an empty KV cache, sums over the runs that did not fail; `warm`: the same "
+    "question again in the same session, null without --warm",
+    "ratio": "plain's decode time over the mode's, above 1 is faster; low and high hold 95 % of the resampled values; "
+    "plain2 is plain a second time and shows the noise",
+    "ratio_without_repetitive": "the same without the questions to which plain's answer is a loop",
+    "e2e_ratio": "the ratio of whole answers, prompt included",
+    "accepted_by_position": "how many drafts had their first, second, ... token accepted",
+    "widths": "rows of a pass to how many passes had so many",
+    "footprint": "resident memory at the end of a run, joules per token, the state of the machine before and after",
+    "marked": "runs that give no ratio, as heat or other programs were not as beside plain's run of the same pair",
+    "ceiling": "by mode: its speed over that of the oracle, a drafter that knows the text, under the same controller; "
+    "lost_ms_token splits the difference, in milliseconds per decoded token and without rest: no_proposal (nothing "
+    "more was proposed), wrong (the next proposed token was wrong), too_short (right tokens were proposed and not "
+    "verified), too_long (rows that were rejected), python (outside the passes)",
+    "pass_s": "seconds of a pass by rows at a short context, as the engine prices them",
+    "runs": "one answer each, in the order they were made; at_s counts from the beginning of the first",
+}
+"""What the keys of the JSON mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +48,29 @@ class Texts:
     answers: int
     distinct: float | None
     """Share of distinct 4-grams."""
+    loops: tuple[str, ...] = ()
+    """Questions whose answers are repetitive in themselves."""
 
     @property
     def repetitive(self) -> bool:
-        """Whether these answers are loops."""
+        """Whether the answers of this group are loops, taken together."""
         return self.distinct is not None and self.distinct < REPETITIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mode over all groups: geometric means, and over how many groups."""
+
+    ratio: Ratio
+    e2e: Ratio
+    groups: int
+    varied: Ratio
+    """Of the decode ratio without repetitive answers."""
+    groups_varied: int
+    runs: int
+    failed: int
+    marked: int
+    footprint: Footprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +79,16 @@ class BenchReport:
 
     record: Record
     cells: Mapping[str, Mapping[str, Cell]]
-    means: Mapping[str, tuple[Ratio, Ratio, int]]
-    """By mode: geometric mean over groups of the decode ratio and of the end-to-end ratio, and how many groups."""
+    means: Mapping[str, Mean]
     texts: Mapping[str, Texts]
     differences: Sequence[Difference] = ()
     stamp: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     deviation: float | None = None
     """By how much a logit may differ between two ways of computing it, as certified; None: not certified."""
+    ceiling: Ceiling | None = None
+    pass_s: Mapping[int, float] | None = None
+    """Seconds of a pass by rows, as the engine prices them."""
 
     @property
     def unexplained(self) -> list[Difference]:
@@ -69,22 +106,35 @@ def build(
     stamp: Mapping[str, object] | None = None,
     settings: Mapping[str, object] | None = None,
     deviation: float | None = None,
+    pass_s: Mapping[int, float] | None = None,
 ) -> BenchReport:
-    """Fold the runs into a report; `seed` is that of the resampling."""
+    """Fold the runs into a report; `seed` is that of the resampling. Marks the runs that give no ratio."""
+    record = replace(record, runs=with_marks(record.runs))
     cells = aggregate(record.runs, seed)
     modes = list(dict.fromkeys(mode for group in cells.values() for mode in group))
-    means: dict[str, tuple[Ratio, Ratio, int]] = {}
-    for mode in modes:
-        mine = [group[mode] for group in cells.values() if mode in group]
-        n_groups = sum(cell.ratio.value is not None for cell in mine)
-        means[mode] = (geomean([cell.ratio for cell in mine]), geomean([cell.e2e for cell in mine]), n_groups)
-    return BenchReport(record, cells, means, _texts(record.runs), differences, stamp or {}, settings or {}, deviation)
+    means = {mode: _mean([group[mode] for group in cells.values() if mode in group], record, mode) for mode in modes}
+    return BenchReport(
+        record, cells, means, _texts(record.runs), differences, stamp or {}, settings or {}, deviation,
+        ceiling(record, seed), pass_s,
+    )  # fmt: skip
+
+
+def with_marks(runs: Sequence[Run]) -> list[Run]:
+    """The runs, those marked that were made in another state of the machine than plain's of the same pair."""
+    plain = {(run.question_id, run.round, run.warm): run for run in runs if run.mode == PLAIN and run.error is None}
+    marked = []
+    for run in runs:
+        base = plain.get((run.question_id, run.round, run.warm))
+        fair = base is None or base is run or run.error is not None
+        marked.append(run if fair or base is None else replace(run, mark=mark(run.beside, base.beside)))
+    return marked
 
 
 def to_json(report: BenchReport) -> dict[str, object]:
-    """The report as plain data; the shape is part of what `edgespec bench --json` promises."""
+    """The report as plain data; the shape is part of what `edgespec bench --json` promises. Keys are only added."""
     return {
         "schema": SCHEMA,
+        "about": ABOUT,
         "partial": report.record.partial,
         "stamp": dict(report.stamp),
         "settings": dict(report.settings),
@@ -92,22 +142,31 @@ def to_json(report: BenchReport) -> dict[str, object]:
             group: {mode: _cell_json(cell) for mode, cell in modes.items()} for group, modes in report.cells.items()
         },
         "geomean": {
-            mode: {**_ratio_json(decode, "ratio"), **_ratio_json(e2e, "e2e_ratio"), "groups": n_groups}
-            for mode, (decode, e2e, n_groups) in report.means.items()
+            mode: {
+                **_ratio_json(mean.ratio, "ratio"), **_ratio_json(mean.e2e, "e2e_ratio"), "groups": mean.groups,
+                **_ratio_json(mean.varied, "ratio_without_repetitive"),
+                "groups_without_repetitive": mean.groups_varied, "runs": mean.runs, "failed": mean.failed,
+                "marked": mean.marked, "footprint": asdict(mean.footprint),
+            }
+            for mode, mean in report.means.items()
         },
         "texts": {
-            group: {"answers": text.answers, "distinct_4grams": text.distinct, "repetitive": text.repetitive}
+            group: {
+                "answers": text.answers, "distinct_4grams": text.distinct, "repetitive": text.repetitive,
+                "repetitive_answers": list(text.loops),
+            }
             for group, text in report.texts.items()
         },
+        "ceiling": _ceiling_json(report.ceiling) if report.ceiling is not None else None,
+        "pass_s": {str(width): s for width, s in report.pass_s.items()} if report.pass_s is not None else None,
         "differences": [asdict(item) for item in report.differences],
         "certified_deviation": report.deviation,
         "unexplained_differences": len(report.unexplained) if report.deviation is not None else None,
         "failures": [
-            {"question_id": run.question_id, "group": run.group, "mode": run.mode, "round": run.round,
-             "error": run.error}
-            for run in report.record.runs if run.error is not None
+            {**_which(run), "error": run.error} for run in report.record.runs if run.error is not None
         ],
-        "runs": [asdict(run) for run in report.record.runs],
+        "marked": [{**_which(run), "reason": run.mark} for run in report.record.runs if run.mark is not None],
+        "runs": _runs_json(report.record.runs),
     }  # fmt: skip
 
 
@@ -133,118 +192,77 @@ def save_json(report: BenchReport, path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def table(report: BenchReport) -> str:
-    """The report for a terminal of 80 columns."""
-    head = f"{'group':<13}{'mode':<10}{'tok/s':>6} {'ratio':>6} {'95 % interval':>14} {'tok/rnd':>7} {'acc.':>5}"
-    lines = [f"{head} {'first':>7} {'e2e':>5}"]
-    for group, modes in report.cells.items():
-        for index, (mode, cell) in enumerate(_in_order(modes)):
-            lines.append(_row(group if index == 0 else "", mode, cell))
-    lines.append("")
-    lines.append(f"geometric mean over groups{'ratio':>12} {'95 % interval':>14} {'e2e':>20}")
-    for mode, (decode, e2e, n_groups) in _in_order(report.means):
-        if mode != PLAIN:
-            where = f"{n_groups} of {len(report.cells)} groups"
-            shown = "(noise)" if mode == PLAIN_AGAIN else mode
-            lines.append(f"  {shown:<10} {where:<14}{_two(decode):>11} {_interval(decode):>14} {_two(e2e):>20}")
-    lines.extend(["", *_notes(report)])
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
-
-
-def _row(group: str, mode: str, cell: Cell) -> str:
-    shown = "(noise)" if mode == PLAIN_AGAIN else mode
-    failed = f"  {cell.failed} failed" if cell.failed else ""
-    speed = _DASH if cell.tok_s is None else f"{cell.tok_s:.{0 if cell.tok_s >= 1000 else 1}f}"
-    ratio, interval, e2e = (_DASH, "", _DASH) if mode == PLAIN else (
-        _two(cell.ratio), _interval(cell.ratio), _two(cell.e2e)
-    )  # fmt: skip
-    rounds = f"{cell.tokens_per_round:.2f}" if cell.tokens_per_round is not None else _DASH
-    accepted = f"{100 * cell.acceptance:.0f} %" if cell.acceptance is not None else _DASH
-    first = f"{1000 * cell.ttft_s:.0f} ms" if cell.ttft_s is not None else _DASH
-    left = f"{group[:12]:<13}{shown[:9]:<10}{speed:>6} {ratio:>6} {interval:>14}"
-    return f"{left} {rounds:>7} {accepted:>5} {first:>7} {e2e:>5}{failed}"
-
-
-def _notes(report: BenchReport) -> list[str]:
-    lines = []
-    if report.record.partial:
-        lines.append("PARTIAL: interrupted; the numbers are of the runs that were finished.")
-    noise = report.means[PLAIN_AGAIN][0] if PLAIN_AGAIN in report.means else Ratio()
-    if noise.value is not None and abs(noise.value - 1.0) > _QUIET:
-        lines.append(f"NOT QUIET: plain against itself is {noise.value:.3f}; measure again when nothing else runs.")
-    loops = [group for group, text in report.texts.items() if text.repetitive]
-    if loops:
-        lines.append(f"Repetitive answers (under half of their 4-grams distinct): {', '.join(loops)}.")
-    for group, modes in report.cells.items():
-        for mode, cell in modes.items():
-            for reason, count in cell.off_reasons.items():
-                lines.append(f"{group}, {mode}: drafting was off in {count} of {cell.runs} runs: {reason}")
-    failed = [run for run in report.record.runs if run.error is not None]
-    lines.extend(f"FAILED {run.mode} on {run.question_id} ({run.group}): {run.error}" for run in failed[:5])
-    if len(failed) > 5:
-        lines.append(f"... and {len(failed) - 5} more failed runs, all in the JSON.")
-    short = [g for g, modes in report.cells.items() if PLAIN in modes and modes[PLAIN].pairs == 0]
-    if short:
-        lines.append(f"No decode ratio, as the answers have one token: {', '.join(short)}. See e2e.")
-    lines.extend(_difference_lines(report))
-    return lines
-
-
-def _difference_lines(report: BenchReport) -> list[str]:
-    if not report.differences:
-        n_other = sum(run.mode != PLAIN and run.error is None for run in report.record.runs)
-        return [f"Texts: all {n_other} answers equal plain's."] if n_other else []
-    lines = [f"Texts that differ from plain's ({len(report.differences)}):"]
-    for item in report.differences[:20]:
-        margin = f"{item.margin:.4f}" if item.margin is not None else "unknown"
-        rounds = f"{len(item.rounds)} round" + ("s" if len(item.rounds) > 1 else "")
-        tokens = f"{_token(item.plain_token)} -> {_token(item.mode_token)}"
-        lines.append(f"  {item.question_id} {item.mode}, token {item.position}: {tokens}, margin {margin}, {rounds}")
-    if len(report.differences) > 20:
-        lines.append(f"  ... and {len(report.differences) - 20} more, all in the JSON")
-    if report.deviation is not None:
-        allowed = f"a certified deviation of {report.deviation:.2f} logits"
-        known = [item for item in report.differences if item.margin is not None]
-        bad = report.unexplained
-        lines.append(
-            f"NOT EXPLAINED by {allowed}: {', '.join(f'{item.question_id} {item.mode}' for item in bad)}."
-            if bad
-            else f"All {len(known)} known margins are within {allowed}."
-        )
-    return lines
+def _mean(cells: Sequence[Cell], record: Record, mode: str) -> Mean:
+    ratios, varied = [cell.ratio for cell in cells], [cell.ratio_varied for cell in cells]
+    good = [run for run in record.runs if run.mode == mode and not run.warm and run.error is None]
+    return Mean(
+        geomean(ratios),
+        geomean([cell.e2e for cell in cells]),
+        sum(ratio.value is not None for ratio in ratios),
+        geomean(varied),
+        sum(ratio.value is not None for ratio in varied),
+        sum(cell.runs for cell in cells),
+        sum(cell.failed for cell in cells),
+        sum(cell.marked for cell in cells),
+        footprint(good),
+    )
 
 
 def _cell_json(cell: Cell) -> dict[str, object]:
-    plain = {name: getattr(cell, name) for name in Cell.__slots__ if name not in {"ratio", "e2e"}}
+    folded = {"ratio", "e2e", "ratio_varied", "footprint", "warm"}
+    plain = {name: getattr(cell, name) for name in Cell.__slots__ if name not in folded}
     plain["widths"] = {str(width): count for width, count in cell.widths.items()}
-    return {**plain, **_ratio_json(cell.ratio, "ratio"), **_ratio_json(cell.e2e, "e2e_ratio")}
+    warm = cell.warm
+    if warm is not None:
+        rest = {name: getattr(warm, name) for name in type(warm).__slots__ if name != "ratio"}
+        plain["warm"] = {**rest, **_ratio_json(warm.ratio, "ratio")}
+    return {
+        "warm": None, **plain, **_ratio_json(cell.ratio, "ratio"), **_ratio_json(cell.e2e, "e2e_ratio"),
+        **_ratio_json(cell.ratio_varied, "ratio_without_repetitive"), "footprint": asdict(cell.footprint),
+    }  # fmt: skip
 
 
 def _ratio_json(ratio: Ratio, name: str) -> dict[str, float | None]:
     return {name: ratio.value, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
 
 
+def _ceiling_json(found: Ceiling) -> dict[str, object]:
+    return {
+        mode: {
+            **_ratio_json(found.means[mode][0], "share"), "groups": found.means[mode][1],
+            "by_group": {
+                group: {
+                    **_ratio_json(gap.share, "share"), "pairs": gap.pairs, "pairs_left_out": gap.pairs_left_out,
+                    "tokens": gap.tokens, "lost_ms_token": gap.lost_ms_token, "rounds": dict(gap.rounds),
+                    "rejected": gap.rejected, "unverified": gap.unverified,
+                }
+                for group, gap in gaps.items()
+            },
+        }
+        for mode, gaps in found.gaps.items()
+    }  # fmt: skip
+
+
+def _runs_json(runs: Sequence[Run]) -> list[dict[str, object]]:
+    began_s = min((run.at_s for run in runs if run.at_s is not None), default=0.0)
+    return [
+        {**asdict(run), "at_s": None if run.at_s is None else run.at_s - began_s, "energy_j": run.energy_j}
+        for run in runs
+    ]
+
+
+def _which(run: Run) -> dict[str, object]:
+    return {"question_id": run.question_id, "group": run.group, "mode": run.mode, "round": run.round, "warm": run.warm}
+
+
 def _texts(runs: Sequence[Run]) -> dict[str, Texts]:
     """By group; equal answers of several rounds count once."""
     answers: dict[str, dict[str, tuple[int, ...]]] = {}
     for run in runs:
-        if run.mode == PLAIN and run.error is None:
+        if run.mode == PLAIN and run.error is None and not run.warm:
             answers.setdefault(run.group, {}).setdefault(run.question_id, run.ids)
-    return {group: Texts(len(found), distinct_share(list(found.values()))) for group, found in answers.items()}
-
-
-def _in_order(by_mode: Mapping[str, _T]) -> list[tuple[str, _T]]:
-    """Plain first, the arm that shows the noise last."""
-    return sorted(by_mode.items(), key=lambda item: (item[0] != PLAIN, item[0] == PLAIN_AGAIN))
-
-
-def _two(ratio: Ratio) -> str:
-    return _DASH if ratio.value is None else f"{ratio.value:.3f}"
-
-
-def _interval(ratio: Ratio) -> str:
-    return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f}..{ratio.high:.3f}"
-
-
-def _token(token: int | None) -> str:
-    return "end" if token is None else str(token)
+    looping = loops(runs)
+    return {
+        group: Texts(len(found), distinct_share(list(found.values())), tuple(q for q in found if q in looping))
+        for group, found in answers.items()
+    }

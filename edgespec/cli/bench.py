@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgespec.bench.compare import Difference
     from edgespec.bench.report import BenchReport
     from edgespec.bench.runner import Plan, Record, Run
+    from edgespec.bench.workloads import Question
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
     from edgespec.engine import Engine
@@ -28,6 +29,8 @@ Examples:
   edgespec bench                                    the built-in questions
   edgespec bench --modes auto,fixed-3 --rounds 3
   edgespec bench ./model.gguf --workload mine.jsonl --per-group 5 --json out.json
+  edgespec bench --chats --workload talk.json       what you typed, and a chat kept with /save
+  edgespec bench --modes auto,oracle                how far from a perfect drafter, and why
 
 \b
 A workload has one object a line:
@@ -38,14 +41,28 @@ ratio    plain's decode time over the mode's: above 1 is faster than plain
 (noise)  a second plain arm: how far from 1 this machine gets by chance
 tok/rnd  tokens per pass of the model    acc.  drafted tokens that were right
 first    time to the first token         e2e   the ratio of whole answers
+marked   heat or other programs were not as beside plain's run: gives no ratio
+oracle   knows the text: what a perfect drafter would gain under the same rules
 """
 
 Workload = Annotated[
-    str | None,
-    typer.Option("--workload", "-w", metavar="F", help="JSONL file; left out: built-in.", show_default=False),
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        "-w",
+        metavar="F",
+        help="JSONL file, or a chat kept with /save; may be given several times. Left out: built-in.",
+        show_default=False,
+    ),
 ]
+Chats = Annotated[bool, typer.Option("--chats", help="Ask what you typed into `edgespec chat`, newest first.")]
 Modes = Annotated[
-    str, typer.Option("--modes", metavar="LIST", help="plain, auto, ngram, fixed-N; plain is always run, twice.")
+    str,
+    typer.Option(
+        "--modes",
+        metavar="LIST",
+        help="plain, auto, a drafter's name, fixed-N, NAME-N, oracle; plain is always run, twice.",
+    ),
 ]
 PerGroup = Annotated[int, typer.Option("--per-group", metavar="N", min=0, help="Questions a group; 0: all.")]
 Longest = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer.")]
@@ -57,12 +74,16 @@ Out = Annotated[
 FirstRun = Annotated[
     bool, typer.Option("--first-run", help="Load the model anew for every answer, with nothing learned before.")
 ]
+Warm = Annotated[
+    bool, typer.Option("--warm", help="Ask each question a second time in the same session, its prompt cached by then.")
+]
 ToTheEnd = Annotated[bool, typer.Option("--ignore-eog", help="Let every answer go on to its longest length.")]
 
 
 def bench(
     model: common.Model = None,
     workload: Workload = None,
+    chats: Chats = False,
     modes: Modes = "plain,auto",
     per_group: PerGroup = 3,
     max_tokens: Longest = 128,
@@ -71,6 +92,7 @@ def bench(
     temp: common.Temp = None,
     seed: Seed = 0,
     first_run: FirstRun = False,
+    warm: Warm = False,
     ignore_eog: ToTheEnd = False,
     max_draft: common.MaxDraft = None,
     threads: common.Threads = None,
@@ -85,7 +107,6 @@ def bench(
     Every question is answered in every mode, one right after the other, in changing order, each from an empty cache.
     Greedy unless --temp is given. Ctrl-C prints what was measured so far.
     """
-    from edgespec.bench import workloads
     from edgespec.bench.modes import parse_modes
     from edgespec.bench.runner import Plan
     from edgespec.cli.render import Screen
@@ -98,10 +119,9 @@ def bench(
     )  # fmt: skip
     out = _writable(json)
     arms = parse_modes(modes, NAMES)
-    questions = workloads.select(workloads.load(Path(workload).expanduser() if workload else None), per_group)
     plan = Plan(
-        questions, arms, sampling_from(config), rounds=rounds, max_tokens=max_tokens, max_draft=config.max_draft,
-        system=config.system, ignore_eog=ignore_eog,
+        _questions(workload or [], per_group, chats=chats), arms, sampling_from(config), rounds=rounds,
+        max_tokens=max_tokens, max_draft=config.max_draft, system=config.system, ignore_eog=ignore_eog, warm=warm,
     )  # fmt: skip
     # The target reserves rows for the longest draft of any mode.
     longest = max(config.max_draft, *(arm.fixed_draft or 0 for arm in arms))
@@ -116,6 +136,27 @@ def bench(
         raise typer.Exit(INTERRUPTED)
 
 
+def _questions(files: list[str], per_group: int, *, chats: bool) -> tuple[Question, ...]:
+    """What to ask: the files' questions, the prompts that were typed, or else the built-in workload.
+
+    Raises:
+        ConfigError: a file is no workload, or no prompts were kept.
+    """
+    from edgespec import paths
+    from edgespec.bench import workloads
+    from edgespec.cli.history import FILE, History
+
+    parts = [workloads.load(Path(file).expanduser()) for file in files]
+    if chats:
+        history = History(paths.state_dir() / FILE)
+        parts.append(workloads.typed(history.load()))
+        if history.problem is not None:
+            raise ConfigError(history.problem)
+        if not any(parts):
+            raise ConfigError("nothing typed into `edgespec chat` was kept: name a saved chat with --workload FILE")
+    return workloads.select(workloads.together(parts) if parts else workloads.load(), per_group)
+
+
 def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: bool) -> BenchReport:
     from edgespec.bench import stamp
     from edgespec.bench.engines import FirstRuns
@@ -127,11 +168,11 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
         if first_run:
             fresh = FirstRuns(lambda: _reopened(engine, config))
             try:
-                run_all(plan, fresh, record, _progress(screen))
+                run_all(plan, fresh, record, _progress(screen), sensors=engine.machine.monitor.latest)
             finally:
                 fresh.close()
         else:
-            run_all(plan, lambda: engine, record, _progress(screen))
+            run_all(plan, lambda: engine, record, _progress(screen), sensors=engine.machine.monitor.latest)
         screen.ready()
         return build(
             record,
@@ -140,6 +181,7 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
             stamp=stamp.make(engine, before, stamp.machine(), _now(), engine.target.n_threads),
             settings=_settings(plan, first_run=first_run),
             deviation=_certified(engine),
+            pass_s=_pass_s(engine),
         )
 
 
@@ -167,6 +209,12 @@ def _certified(engine: Engine) -> float | None:
     return found.deviation("/".join(kv_types(engine.config.kv_type or "f16"))) if found else None
 
 
+def _pass_s(engine: Engine) -> dict[int, float] | None:
+    """Seconds of a pass by rows, as measured; None: it was not."""
+    cost = engine.machine.governor.cost
+    return None if cost is None else {width: cost.base_s(width) for width in sorted(cost.widths)}
+
+
 def _reopened(engine: Engine, config: EngineConfig) -> Engine:
     return type(engine).open(str(engine.model_path), config)
 
@@ -180,6 +228,7 @@ def _settings(plan: Plan, *, first_run: bool) -> dict[str, object]:
         "max_draft": plan.max_draft,
         "ignore_eog": plan.ignore_eog,
         "first_run": first_run,
+        "warm": plan.warm,
         "sampling": {**asdict(plan.sampling), "logit_bias": {str(k): v for k, v in plan.sampling.logit_bias.items()}},
     }
 
@@ -201,7 +250,7 @@ def _progress(screen: Screen) -> Callable[[int, int, Run], None]:
 
 
 def _print(report: BenchReport) -> None:
-    from edgespec.bench.report import table
+    from edgespec.bench.table import table
 
     stamp = report.stamp
     typer.echo(f"{stamp['model']}, {stamp['threads']} threads, KV {stamp['kv_type']}, {stamp['cpu']}")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from edgespec.conversation import write_atomically
 
+FILE = "chat_history.jsonl"
+"""Its name in the state folder."""
 KEPT = 1000
 _SLACK = 200
 

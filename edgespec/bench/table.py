@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -12,6 +13,7 @@ from edgespec.bench.ratios import Cell, Ratio
 from edgespec.bench.report import BenchReport
 
 _DASH = "–"
+_WIDTH = 80
 _QUIET = 0.05
 """Plain decoding further than this from itself: the machine was not quiet, and no ratio of it is to be trusted."""
 _T = TypeVar("_T")
@@ -31,34 +33,34 @@ def table(report: BenchReport) -> str:
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
-def _by_group(report: BenchReport, row: Callable[[str, str, Cell], str]) -> list[str]:
+def _by_group(report: BenchReport, row: Callable[[str, str, Cell], list[str]]) -> list[str]:
     return [
-        row(group if index == 0 else "", mode, cell)
+        line
         for group, modes in report.cells.items()
         for index, (mode, cell) in enumerate(_in_order(modes))
+        for line in row(group if index == 0 else "", mode, cell)
     ]
 
 
-def _row(group: str, mode: str, cell: Cell) -> str:
-    counts = "".join(f"  {n} {word}" for n, word in ((cell.failed, "failed"), (cell.marked, "marked")) if n)
+def _row(group: str, mode: str, cell: Cell) -> list[str]:
     ratio, interval, e2e = (_DASH, "", _DASH) if mode == PLAIN else (
         _three(cell.ratio), _interval(cell.ratio), _three(cell.e2e)
     )  # fmt: skip
     left = f"{group[:12]:<13}{_shown(mode):<10}{_speed(cell.tok_s):>6} {ratio:>6} {interval:>14}"
     right = f"{_two(cell.tokens_per_round):>7} {_percent(cell.acceptance):>5} {_ms(cell.ttft_s):>7} {e2e:>5}"
-    return f"{left} {right}{counts}"
+    counts = ", ".join(f"{n} {word}" for n, word in ((cell.failed, "failed"), (cell.marked, "marked")) if n)
+    return [f"{left} {right}", *([f"{'':<25}{counts} of {cell.runs}"] if counts else [])]
 
 
-def _warm_row(group: str, mode: str, cell: Cell) -> str:
+def _warm_row(group: str, mode: str, cell: Cell) -> list[str]:
     warm = cell.warm
     left = f"{group[:12]:<13}{_shown(mode):<10}"
     if warm is None:
-        return f"{left}{_DASH:>6}"
+        return [f"{left}{_DASH:>6}"]
     ratio, interval = (_DASH, "") if mode == PLAIN else (_three(warm.ratio), _interval(warm.ratio))
     right = f"{_two(warm.tokens_per_round):>7} {_percent(warm.acceptance):>5} {_ms(warm.ttft_s):>7}"
-    return f"{left}{_speed(warm.tok_s):>6} {ratio:>6} {interval:>14} {right}" + (
-        f"  {warm.failed} failed" if warm.failed else ""
-    )
+    failed = [f"{'':<25}{warm.failed} failed of {warm.runs}"] if warm.failed else []
+    return [f"{left}{_speed(warm.tok_s):>6} {ratio:>6} {interval:>14} {right}", *failed]
 
 
 def _means(report: BenchReport) -> list[str]:
@@ -81,21 +83,22 @@ def _ceiling(report: BenchReport) -> list[str]:
     if report.ceiling is None:
         return []
     lines = []
+    head = "".join(f"{word:>8}" for word in ("none", "wrong", "short", "long", "python"))
     for mode, gaps in report.ceiling.gaps.items():
-        share, n_groups = report.ceiling.means[mode]
-        words = ("none", "wrong", "short", "long", "python")
-        head = "".join(f"{word:>8}" for word in words)
-        lines += [f"{_shown(mode) + ' / oracle':<18}{'share':>6} {'95 % interval':>14}{head}  ms a token"]
+        lines.append(f"{_shown(mode)} against the oracle: share of its speed, milliseconds a token lost by reason")
+        lines.append(f"{'group':<13}{'share':>6} {'95 % interval':>14}{head}{'out':>5}")
         for group, gap in gaps.items():
-            lost = "".join(f"{gap.lost_ms_token[reason]:>8.2f}" for reason in LOSSES) if gap.tokens else ""
-            left = f"  {gap.pairs_left_out} out" if gap.pairs_left_out else ""
-            lines.append(f"{group[:17]:<18}{_three(gap.share):>6} {_interval(gap.share):>14}{lost}{left}")
-        where = f"mean of {n_groups}"
-        lines += [f"{where:<18}{_three(share):>6} {_interval(share):>14}", ""]
-    lines.append("Time above the oracle's, by what ended the round: nothing more was proposed, the")
-    lines.append("next guess was wrong, right guesses were not verified (short); rows rejected")
-    lines.append("(long); outside the passes (python). out: failed, marked, or another text.")
-    return lines
+            lost = "".join(f"{gap.lost_ms_token[reason]:>8.2f}" for reason in LOSSES) if gap.tokens else f"{'':>40}"
+            out = str(gap.pairs_left_out or "")
+            lines.append(f"{group[:12]:<13}{_three(gap.share):>6} {_interval(gap.share):>14}{lost}{out:>5}")
+        share, n_groups = report.ceiling.means[mode]
+        lines += [f"{f'mean of {n_groups}':<13}{_three(share):>6} {_interval(share):>14}", ""]
+    return [
+        *lines,
+        "Lost in rounds that ended as nothing more was proposed (none), the next guess was",
+        "wrong, or right guesses were not verified (short); in rejected rows (long); outside",
+        "the passes (python). out: failed, marked, or another text than the oracle's.",
+    ]
 
 
 def _footprints(report: BenchReport) -> list[str]:
@@ -157,12 +160,13 @@ def _marked(report: BenchReport) -> list[str]:
     marked = [run for run in report.record.runs if run.mark is not None]
     if not marked:
         return []
-    modes = Counter(run.mode for run in marked)
-    counts = ", ".join(f"{n} of {_shown(mode)}" for mode, n in modes.items())
-    reasons = Counter((run.mark or "").partition(" ")[0] for run in marked)
-    worst = next(run for run in marked if (run.mark or "").startswith(reasons.most_common(1)[0][0]))
-    lines = [f"MARKED, and in no ratio: {counts}. The machine was not as beside plain's run."]
-    return [*lines, f"  for example {worst.question_id} {worst.mode}: {worst.mark}"]
+    counts = ", ".join(f"{n} of {_shown(mode)}" for mode, n in Counter(run.mode for run in marked).items())
+    first = marked[0]
+    text = (
+        f"MARKED, and in no ratio, as the machine was not as beside plain's run: {counts}. "
+        f"The first, {first.question_id} {_shown(first.mode)}: {first.mark}."
+    )
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
 
 
 def _repetitive(report: BenchReport) -> list[str]:
@@ -177,7 +181,8 @@ def _repetitive(report: BenchReport) -> list[str]:
             for mode, cell in _in_order(report.cells[group])
             if mode not in {PLAIN, PLAIN_AGAIN}
         ]
-        lines.append(f"  {group}: {len(text.loops)} of {text.answers} ({share}); without them {', '.join(rest)}")
+        line = f"{group}: {len(text.loops)} of {text.answers} ({share}); without them {', '.join(rest)}"
+        lines += textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
     return lines
 
 

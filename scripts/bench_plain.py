@@ -14,12 +14,12 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from edgespec.bench import runner, workloads
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN, Mode, orders
+from edgespec.bench.peers.bare import BareLoop
 from edgespec.bench.ratios import aggregate
 from edgespec.conditions import Team
 from edgespec.config import EngineConfig
@@ -35,61 +35,10 @@ from edgespec.core.session import Session
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.engine import Engine
 from edgespec.interfaces import Capabilities, Limits, Plan, Rows, Sampling
-from edgespec.target import lib
-from edgespec.target.opening import Handles
 
 BARE = Mode(PLAIN, "none")
 OURS = Mode("edgespec", "none")
 BARE_AGAIN = Mode(PLAIN_AGAIN, "none")
-
-
-class BareLoop:
-    """`llama_decode` and numpy's argmax, nothing else; a context of its own with the engine's parameters."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.n_vocab, self.n_batch = engine.target.n_vocab, engine.target.n_batch
-        self._handles = Handles(engine.model_path, engine.target.options)
-        self._native: Any = lib.native()
-        self._ctx = self._handles.ctx
-        self._batch = self._native.llama_batch_init(self.n_batch, 0, 1)
-
-    def decode(self, tokens: Sequence[int], n_past: int) -> int:
-        """One pass; the likeliest next token."""
-        batch, last = self._batch, len(tokens) - 1
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index], batch.pos[index] = token, n_past + index
-            batch.n_seq_id[index], batch.seq_id[index][0], batch.logits[index] = 1, 0, index == last
-        code = self._native.llama_decode(self._ctx, batch)
-        if code != 0:
-            raise RuntimeError(f"llama_decode returned {code}")
-        row = np.ctypeslib.as_array(self._native.llama_get_logits_ith(self._ctx, last), shape=(self.n_vocab,))
-        return int(row.argmax())
-
-    def run(self, prompt: Sequence[int], n: int, question: str, number: int, mode: str) -> runner.Run:
-        """`n` tokens from an empty cache."""
-        self._native.llama_memory_clear(self._native.llama_get_memory(self._ctx), True)
-        gc.collect()
-        gc.disable()
-        began_s = time.perf_counter()
-        for start in range(0, len(prompt), self.n_batch):
-            token = self.decode(prompt[start : start + self.n_batch], start)
-        first_s, n_past, ids = time.perf_counter(), len(prompt), [token]
-        while len(ids) < n:
-            token = self.decode((token,), n_past)
-            n_past += 1
-            ids.append(token)
-        last_s = time.perf_counter()
-        gc.enable()
-        return runner.Run(
-            question, "all", number, mode, 0, tokens=n, decoded=n - 1, decode_s=last_s - first_s,
-            ttft_s=first_s - began_s, total_s=last_s - began_s, ids=tuple(ids),
-        )  # fmt: skip
-
-    def close(self) -> None:
-        """Free the context."""
-        self._native.llama_batch_free(self._batch)
-        self._handles.free()
 
 
 def against_bare(args: argparse.Namespace) -> dict[str, object]:

@@ -85,7 +85,7 @@ def _ceiling(report: BenchReport) -> list[str]:
     lines = []
     head = "".join(f"{word:>8}" for word in ("none", "wrong", "short", "long", "python"))
     for mode, gaps in report.ceiling.gaps.items():
-        lines.append(f"{_shown(mode)} against the oracle: share of its speed, milliseconds a token lost by reason")
+        lines.append(f"{_shown(mode)} against the oracle: share of its speed, ms a token lost by reason")
         lines.append(f"{'group':<13}{'share':>6} {'95 % interval':>14}{head}{'out':>5}")
         for group, gap in gaps.items():
             lost = "".join(f"{gap.lost_ms_token[reason]:>8.2f}" for reason in LOSSES) if gap.tokens else f"{'':>40}"
@@ -93,12 +93,12 @@ def _ceiling(report: BenchReport) -> list[str]:
             lines.append(f"{group[:12]:<13}{_three(gap.share):>6} {_interval(gap.share):>14}{lost}{out:>5}")
         share, n_groups = report.ceiling.means[mode]
         lines += [f"{f'mean of {n_groups}':<13}{_three(share):>6} {_interval(share):>14}", ""]
-    return [
-        *lines,
-        "Lost in rounds that ended as nothing more was proposed (none), the next guess was",
-        "wrong, or right guesses were not verified (short); in rejected rows (long); outside",
-        "the passes (python). out: failed, marked, or another text than the oracle's.",
-    ]
+    about = (
+        "Lost in rounds that ended as nothing more was proposed (none), the next guess was wrong, or right guesses were "
+        "not verified (short); in rejected rows (long); outside the passes (python). out: failed, marked, or another "
+        "text than the oracle's."
+    )
+    return [*lines, *textwrap.wrap(about, _WIDTH)]
 
 
 def _footprints(report: BenchReport) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edgespec.conditions import Conditions
@@ -106,13 +106,47 @@ class Profile:
     """How the system lowers the clock when a program asks."""
     saver_clock: float
     """Clock under the system's power saver, over the highest; 1: it has none."""
+    slope_one: float
+    """Plain steps that 1024 tokens of context add to a pass of one row."""
+    slope_wide: float
+    """Plain steps that they add per row of a wider pass."""
+    switch: float
+    """Plain steps that going back to single rows takes after a wider pass."""
+    noise: float
+    """Standard deviation of the logarithm of a pass's time."""
+    round_s: float
+    """Seconds of Python between two passes."""
+    ask_s: float
+    """Seconds of Python to ask the drafter."""
     basis: Mapping[str, tuple[str, str]]
     """Where each figure is from: its name to (measured, published or assumed; source)."""
+    efficiency: tuple[Cluster, ...] = ()
+    """The efficiency cores, to which a phone confines programs in the background; empty: there are none."""
+    efficiency_gb_s: tuple[float, ...] = ()
+    """What they read of memory, by number of threads."""
+    stairs: tuple[tuple[int, float], ...] = ()
+    """Width and seconds of passes of the whole team at the full clock, where measured; else memory and cores say."""
+    heats: bool = True
+    """Whether watts and heat are known; else neither is given, and the clock stays at its highest."""
 
     @property
     def n_team(self) -> int:
         """All performance cores."""
         return sum(cluster.n_cores for cluster in self.clusters)
+
+    def background(self) -> Profile:
+        """What is left of it for a program in the background: the efficiency cores, or half of the cores.
+
+        Source: Android, Platform 7.0 Release Notes and init.rc: the cpuset `background` holds little cores. Elsewhere
+        half of the cores is assumed, as a container or a unit of systemd (AllowedCPUs) may have it.
+        """
+        if self.efficiency:
+            return replace(self, clusters=self.efficiency, memory_gb_s=self.efficiency_gb_s)
+        left, kept = max(1, self.n_team // 2), []
+        for cluster in self.clusters:
+            kept.append(replace(cluster, n_cores=min(left, cluster.n_cores)))
+            left -= kept[-1].n_cores
+        return replace(self, clusters=tuple(cluster for cluster in kept if cluster.n_cores))
 
 
 @dataclass(frozen=True, slots=True)

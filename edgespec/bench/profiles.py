@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -26,14 +26,26 @@ def load_profiles() -> dict[str, Profile]:
 def _profile(key: str, table: Mapping[str, Any]) -> Profile:
     basis: dict[str, tuple[str, str]] = {}
     throttle = _figures(table["throttle"], f"{key}.throttle", basis)
+    cores: dict[str, Any] = {
+        kind: _clusters(table.get(kind, ()), f"{key}.{kind}", basis) for kind in ("clusters", "efficiency")
+    }
+    rest = {name: value for name, value in table.items() if name not in {"throttle", *cores}}
+    figures = _figures(rest, key, basis)
+    if "stairs" in figures:
+        figures["stairs"] = tuple((int(width), float(seconds)) for width, seconds in figures["stairs"])
+    return Profile(throttle=Throttle(**throttle), basis=basis, **cores, **figures)
+
+
+def _clusters(
+    tables: Sequence[Mapping[str, Any]], where: str, basis: dict[str, tuple[str, str]]
+) -> tuple[Cluster, ...]:
     clusters = []
-    for i, cluster in enumerate(table["clusters"]):
-        figures = _figures(cluster, f"{key}.clusters.{i}", basis)
+    for i, table in enumerate(tables):
+        figures = _figures(table, f"{where}.{i}", basis)
         activity = figures.pop("activity")
         figures["watts"] = tuple(activity * watts for watts in figures["watts"])
         clusters.append(Cluster(**figures))
-    rest = {name: value for name, value in table.items() if name not in {"throttle", "clusters"}}
-    return Profile(clusters=tuple(clusters), throttle=Throttle(**throttle), basis=basis, **_figures(rest, key, basis))
+    return tuple(clusters)
 
 
 def _figures(table: Mapping[str, Any], where: str, basis: dict[str, tuple[str, str]]) -> dict[str, Any]:

@@ -21,10 +21,15 @@ _HOPELESS = 0.1
 _FADE = 0.2
 _LATE, _DEAR = 1.6, 4.0
 """Times the expected seconds that a pass counts for at most: the first that takes longer, and one right after such."""
+_DOUBT = 0.02
+"""Share by which drafted rounds are booked dearer than they seem: the price of a plain step is not known better."""
 _PATIENCE = 8
 """Rounds without a draft worth pricing before the drafter is asked less often."""
-_STALE_AFTER = 63
-"""Drafted rounds in a row after which a plain one re-measures what plain decoding costs."""
+_STALE_AFTER, _DOUBTED_AFTER = 63, 7
+"""Drafted rounds after which two plain ones in a row re-measure what plain decoding costs: at the latest, and at the
+soonest where drafting seems to win little, so that little is lost by plain rounds and a wrong price may hide a loss."""
+_FORGONE = 0.01
+"""Share of the time that may be lost to such plain rounds."""
 
 
 @dataclass(slots=True)
@@ -66,6 +71,8 @@ class Controller:
         self.acceptance = acceptance
         self.ledger = Ledger() if ledger is None else ledger
         self._since_plain = 0
+        self._since_measured = 0
+        self._spent = self._won = 0.0
         self._n_hopeless = 0
         self._late = False
 
@@ -105,7 +112,7 @@ class Controller:
             exact: widths of a batch to choose among; None: any.
         """
         self._n_hopeless += 1
-        if not proposal.tokens or self._since_plain >= _STALE_AFTER:
+        if not proposal.tokens or self._stale:
             return NO_DRAFT
         reaches: list[float] = []
         reach = 1.0
@@ -145,6 +152,13 @@ class Controller:
                 best, best_rate = n, rate
         return cut(proposal, best)
 
+    @property
+    def _stale(self) -> bool:
+        """Whether what plain decoding costs should be measured again."""
+        n = self._since_measured
+        doubted = n >= _DOUBTED_AFTER and 2.0 * self._won / n <= _FORGONE * self._spent
+        return n >= _STALE_AFTER or doubted
+
     def _again_s(self, n_again: int, n_other_rows: int, n_ctx: int) -> float:
         """Seconds that the next pass takes longer when `n_again` tokens are evaluated anew, the way back included."""
         longer_s = self.cost.seconds(n_again + 1, n_ctx) - self.cost.seconds(1 + n_other_rows, n_ctx)
@@ -161,8 +175,16 @@ class Controller:
         back_s = self.cost.switch_s if self._since_plain else 0.0
         verify_s = self._believed(verify_s, self.cost.seconds(width + n_other_rows, n_ctx))
         steps = draft_s / plain_s + (1.0 + back_s / plain_s if width == 1 else verify_s / plain_s)
-        self.ledger.book(steps, n_tokens)
-        self._since_plain = 0 if width == 1 else self._since_plain + 1
+        self.ledger.book(steps if width == 1 else steps * (1.0 + _DOUBT), n_tokens)
+        if width > 1:
+            self._since_plain += 1
+            self._since_measured += 1
+            self._spent += steps
+            self._won += n_tokens - steps
+        elif self._since_plain:
+            self._since_plain = 0  # the way back: its time says little of the passes that follow
+        else:
+            self._since_measured, self._spent, self._won = 0, 0.0, 0.0
         return (n_tokens - steps) * plain_s
 
     def _believed(self, verify_s: float, expected_s: float) -> float:

@@ -156,7 +156,8 @@ class CostModel:
         """Learn from a measured pass. A single stall is ignored; two in a row are the new truth."""
         went_back, self._last_width = width == 1 < self._last_width, width
         self._n_single = self._n_single + 1 if width == 1 else 0
-        if self._n_single % _OBSERVE_EVERY > 1:  # single passes are many; two in a row tell a stall from a change
+        # Single passes are many; two in a row tell a stall from a change. The second is the first that is no way back.
+        if self._n_single > 2 and self._n_single % _OBSERVE_EVERY > 1:
             return
         if went_back:
             extra_s = min(max(0.0, seconds - self.seconds(1, n_ctx)), self.base_s(1))

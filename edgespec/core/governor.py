@@ -133,7 +133,7 @@ class Governor:
             cost.observe(width, n_ctx, seconds)
             return
         told = self._contention.observe(width > 1, cost.relative(width, n_ctx, seconds), now_s)
-        if told and seconds >= self._quick_s:
+        if told and (width > 1 or seconds >= self._quick_s):  # a quick single pass was learned from above
             cost.observe(width, n_ctx, seconds)
         self._quick_s = _QUICK * cost.seconds(1, n_ctx) if self._contention.calm else 0.0
         self._settle(now_s, self._contention.reason)

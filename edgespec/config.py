@@ -51,6 +51,8 @@ class EngineConfig:
     min_p: float = 0.05
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
+    kernels: Literal["auto", "off"] = "auto"
+    """Kernels that make verify passes cheap; auto: as `edgespec kernels on` or `off` says."""
     min_keep: int = 0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
@@ -221,6 +223,7 @@ _RULES: dict[str, Rule] = {
     "xtc_threshold": _number(0, 1),
     "dynatemp_range": _number(0, 5),
     "dynatemp_exponent": _number(0, 100),
+    "kernels": _one_of("auto", "off"),
     "mirostat": _whole(0, 2),
     "mirostat_tau": _number(0, 100),
     "mirostat_eta": _number(0, 1),

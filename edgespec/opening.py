@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgespec import certificate
+from edgespec import certificate, cheap_rows
 from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.placement import placement
@@ -66,6 +66,7 @@ def open_model(
         n_seq_max=n_sessions,
         n_rows_max=n_sessions * (1 + config.max_draft),
         n_rs_seq=config.max_draft,
+    cheap_rows.load(config, sysfs)
         use_mmap=config.mmap,
         verbose=config.verbose,
     )

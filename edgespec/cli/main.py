@@ -30,6 +30,7 @@ COMMANDS = {
     "certify": ("edgespec.cli.certify", "certify", "Find out which ways of drafting keep the text exactly."),
     "models": ("edgespec.cli.models", "app", "List, fetch, show and remove models."),
     "doctor": ("edgespec.cli.doctor", "doctor", "Say what this device is, what runs where, and what could be better."),
+    "kernels": ("edgespec.cli.kernels", "app", "Build, show and switch kernels for cheaper verify passes."),
     "config": ("edgespec.cli.config_cmd", "app", "Show the options in force and where they come from."),
 }
 """Name to module, attribute and the line in `edgespec --help`. The module is imported when the command is called."""

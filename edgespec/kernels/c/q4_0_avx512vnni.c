@@ -1,0 +1,72 @@
+/* Q4_0 weights times 1 to 16 rows with AVX-512 VNNI: 16 columns at a time, one 32-bit lane a column.
+ *
+ * A block of weights is unpacked once for all rows; then a row costs 8 vpdpbusd whose activations are broadcast by the
+ * load itself. The float operations of an output are those of ggml's AVX2 single-row kernel in the same order: an exact
+ * integer sum of the block, converted, times the rounded product of both scales, added with one rounding. */
+#include "rows.h"
+
+#define PREFETCH_BLOCKS 12
+
+static inline __attribute__((always_inline)) void tile(const int R, int n_blocks, const weights_8 *w0,
+                                                       const weights_8 *w1, const row_block *x, float *s, size_t bs,
+                                                       bool both) {
+    const __m512i nibble = _mm512_set1_epi8(0x0F), eight = _mm512_set1_epi8((char)0x88);
+    __m512 acc[MAX_ROWS];
+    for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
+    for (int b = 0; b < n_blocks; b++, x += R) {
+        /* After the end of these columns the next ones follow those of w1. */
+        const int ahead = b + PREFETCH_BLOCKS + (b + PREFETCH_BLOCKS < n_blocks ? 0 : n_blocks);
+        for (int line = 0; line < 3; line++) {
+            _mm_prefetch((const char *)(w0 + ahead) + 64 * line, _MM_HINT_T0);
+            _mm_prefetch((const char *)(w1 + ahead) + 64 * line, _MM_HINT_T0);
+        }
+        const __m512i a0 = _mm512_loadu_si512(w0[b].qs), a1 = _mm512_loadu_si512(w0[b].qs + 64);
+        const __m512i c0 = _mm512_loadu_si512(w1[b].qs), c1 = _mm512_loadu_si512(w1[b].qs + 64);
+#define LANES(p, q, odd) _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(p), _mm512_castsi512_ps(q), odd ? 0xDD : 0x88))
+        /* packed[i]: bytes 4i..4i+3 of each column; bytes 16 further on in the high nibbles. */
+        const __m512i packed[4] = {LANES(a0, c0, 0), LANES(a0, c0, 1), LANES(a1, c1, 0), LANES(a1, c1, 1)};
+        __m512i q[8];
+        for (int i = 0; i < 4; i++) {
+            q[i] = _mm512_ternarylogic_epi32(packed[i], eight, nibble, 0x28); /* (a ^ b) & c */
+            q[i + 4] = _mm512_ternarylogic_epi32(_mm512_srli_epi16(packed[i], 4), eight, nibble, 0x28);
+        }
+        const __m128i d0 = _mm_loadu_si128((const __m128i *)w0[b].d), d1 = _mm_loadu_si128((const __m128i *)w1[b].d);
+        const __m512 d = _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi32(d0, d1), _mm_unpacklo_epi32(d0, d1)));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            __m512i sum = _mm512_set1_epi32(x[r].offset);
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++) {
+                int32_t four;
+                memcpy(&four, x[r].qs + 4 * i, 4);
+                sum = _mm512_dpbusd_epi32(sum, q[i], _mm512_set1_epi32(four));
+            }
+            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, _mm512_set1_ps(x[r].d)), acc[r]);
+        }
+    }
+    const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    for (int r = 0; r < R; r++, s += bs) {
+        const __m512 out = _mm512_permutexvar_ps(order, acc[r]);
+        if (both) _mm512_storeu_ps(s, out);
+        else _mm256_storeu_ps(s, _mm512_castps512_ps256(out));
+    }
+}
+
+#define ROWS(R)                                                                                                       \
+    static __attribute__((noinline)) void rows_##R(int n_blocks, const weights_8 *w, int n_w, const row_block *x,     \
+                                                   float *s, size_t bs) {                                             \
+        for (int i = 0; i < n_w; i += 2) {                                                                            \
+            const weights_8 *w0 = w + (size_t)i * n_blocks;                                                           \
+            const bool both = i + 1 < n_w;                                                                            \
+            tile(R, n_blocks, w0, both ? w0 + n_blocks : w0, x, s + 8 * i, bs, both);                                 \
+        }                                                                                                             \
+    }
+ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
+ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14) ROWS(15) ROWS(16)
+
+void edgespec_q4_0_rows(int n_blocks, const weights_8 *w, int n_w, const row_block *x, int n_rows, float *s, size_t bs) {
+    static void (*const by_rows[])(int, const weights_8 *, int, const row_block *, float *, size_t) = {
+        rows_1, rows_2, rows_3, rows_4, rows_5, rows_6, rows_7, rows_8,
+        rows_9, rows_10, rows_11, rows_12, rows_13, rows_14, rows_15, rows_16};
+    by_rows[n_rows - 1](n_blocks, w, n_w, x, s, bs);
+}

@@ -1,0 +1,123 @@
+/* Compares the arithmetic with ggml's own functions, bit for bit: random and extreme blocks, every number of rows,
+ * ragged columns. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "rows.h"
+
+enum { MOST_BLOCKS = 9, MOST_W = 5, SENTINEL = 0x7FC0ED6E, STRIDE = 8 * MOST_W + 3 };
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below) { /* xorshift64*: Vigna, ACM TOMS 42 (2016) */
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return (uint32_t)(((state * 0x2545F4914F6CDD1DULL) >> 32) % below);
+}
+
+/* A scale as half precision: kinds from ordinary to those that break arithmetic. */
+static uint16_t scale(int kind) {
+    static const uint16_t odd[] = {0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E01, 0x0400};
+    if (kind == 0) return (uint16_t)((draw(2) << 15) | ((10 + draw(8)) << 10) | draw(1024)); /* 2^-5 .. 2^2 */
+    if (kind == 1) return (uint16_t)((13 + draw(3)) << 10); /* powers of two: every sum is exact */
+    return draw(3) == 0 ? odd[draw(sizeof odd / sizeof *odd)] : (uint16_t)(draw(65536) & 0xBFFF); /* all below 2 */
+}
+
+static int8_t activation(int kind) {
+    if (kind < 2 || draw(2)) return (int8_t)((int)draw(255) - 127);
+    return (int8_t)(draw(2) ? 127 : -127);
+}
+
+typedef struct {
+    weights_8 w[MOST_W * MOST_BLOCKS];
+    row_1 single[MAX_ROWS * MOST_BLOCKS];
+    char rows[MAX_ROWS * MOST_BLOCKS * sizeof(row_1)];
+    row_block x[MAX_ROWS * MOST_BLOCKS];
+    float ours[MAX_ROWS * STRIDE], theirs[MAX_ROWS * STRIDE];
+} problem;
+
+static void fill(problem *p, int kind, int n_blocks, int n_w, int n_rows) {
+    static const uint8_t patterns[] = {0x00, 0x88, 0x77, 0xFF, 0x8F};
+    for (int i = 0; i < n_w * n_blocks; i++) {
+        const bool flat = kind == 2 && draw(2);
+        const uint8_t pattern = patterns[draw(sizeof patterns)];
+        for (int j = 0; j < 8; j++) p->w[i].d[j] = scale(kind);
+        for (int j = 0; j < 4 * BLOCK; j++) p->w[i].qs[j] = flat ? pattern : (uint8_t)draw(256);
+    }
+    for (int i = 0; i < n_rows * n_blocks; i++) {
+        p->single[i].d = scale(kind);
+        for (int j = 0; j < BLOCK; j++) p->single[i].qs[j] = activation(kind);
+    }
+    /* As ggml lays rows out: fours in 8-byte chunks, then the rest. */
+    const int n_fours = n_rows / 4 * 4;
+    for (int r = 0; r < n_fours; r++) {
+        row_4 *four = (row_4 *)(void *)p->rows + (r / 4) * n_blocks;
+        for (int b = 0; b < n_blocks; b++) {
+            const row_1 *from = p->single + r * n_blocks + b;
+            four[b].d[r % 4] = from->d;
+            for (int k = 0; k < 4; k++) memcpy(four[b].qs + 32 * k + 8 * (r % 4), from->qs + 8 * k, 8);
+        }
+    }
+    const size_t done = (size_t)n_fours * n_blocks;
+    memcpy(p->rows + done * sizeof(row_1), p->single + done, (size_t)(n_rows - n_fours) * n_blocks * sizeof(row_1));
+}
+
+static void wipe(float *s) {
+    const uint32_t sentinel = SENTINEL;
+    for (int i = 0; i < MAX_ROWS * STRIDE; i++) memcpy(s + i, &sentinel, 4);
+}
+
+/* Position of the first difference, or -1. Any NaN equals any other: which of two meets the other first is not said. */
+static int difference(const float *a, const float *b) {
+    for (int i = 0; i < MAX_ROWS * STRIDE; i++) {
+        uint32_t x, y;
+        memcpy(&x, a + i, 4);
+        memcpy(&y, b + i, 4);
+        if (x != y && !(isnan(a[i]) && isnan(b[i]) && x != SENTINEL && y != SENTINEL)) return i;
+    }
+    return -1;
+}
+
+__attribute__((visibility("default"))) const char *edgespec_self_test(uint64_t seed, int n_cases) {
+    static _Thread_local char text[200];
+    product *gemv, *gemm, *generic;
+    void (*prepare)(void); /* fills ggml's tables of half precision numbers, once a process */
+    if (!edgespec_has_ggml()) return "ggml has no such functions";
+    edgespec_find(&gemv, "ggml_gemv_q4_0_8x8_q8_0");
+    edgespec_find(&gemm, "ggml_gemm_q4_0_8x8_q8_0");
+    edgespec_find(&generic, "ggml_gemv_q4_0_8x8_q8_0_generic");
+    edgespec_find(&prepare, "ggml_cpu_init");
+    if (generic == NULL || prepare == NULL) return "ggml has nothing to compare with";
+    prepare();
+    problem *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+    if (p == NULL) return "no memory for the self-test";
+    const char *found = NULL;
+    state = seed * 2 + 1;
+    for (int i = 0; i < n_cases && found == NULL; i++) {
+        const int kind = i % 3, n_rows = 1 + i % MAX_ROWS, n_blocks = 1 + draw(MOST_BLOCKS), n_w = 1 + draw(MOST_W);
+        const int n = n_blocks * BLOCK, nc = 8 * n_w;
+        fill(p, kind, n_blocks, n_w, n_rows);
+        wipe(p->ours);
+        if (!read_rows(n_blocks, p->rows, n_rows, p->x)) found = "rows were refused";
+        edgespec_q4_0_rows(n_blocks, p->w, n_w, p->x, n_rows, p->ours, STRIDE);
+        for (int by = 0; by < 3 && found == NULL; by++) {
+            static const char *const names[] = {"single rows", "rows in fours", "the portable form"};
+            if (by == 2 && kind != 1) continue; /* it rounds twice as often: the same where nothing is rounded */
+            wipe(p->theirs);
+            const int n_fours = by == 1 ? n_rows / 4 * 4 : 0;
+            if (n_fours > 0) gemm(n, p->theirs, STRIDE, p->w, p->rows, n_fours, nc);
+            for (int r = n_fours; r < n_rows; r++) {
+                (by == 2 ? generic : gemv)(n, p->theirs + r * STRIDE, nc, p->w, p->single + r * n_blocks, 1, nc);
+            }
+            const int at = difference(p->ours, p->theirs);
+            if (at < 0) continue;
+            snprintf(text, sizeof text, "case %d, %d rows, %d columns, %d blocks: row %d, column %d is %a, %s give %a", i,
+                     n_rows, nc, n_blocks, at / STRIDE, at % STRIDE, p->ours[at], names[by], p->theirs[at]);
+            found = text;
+        }
+    }
+    free(p);
+    return found;
+}

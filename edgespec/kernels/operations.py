@@ -1,0 +1,118 @@
+"""Whole matrix products through ggml's own graph, threads and repacked weights: what the kernels are compared in.
+
+Knows nothing of the kernels. Source: ggml.h, ggml-alloc.h, ggml-backend.h of ggml 0.25.3.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any
+
+_F32, _Q4_0, _BLOCK = 0, 2, 32
+_MEMORY = 1 << 22  # of tensors' descriptions, not of their data
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+class Ggml:
+    """ggml's functions with the prototypes they need here; loads the libraries that are not loaded yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self._base = ctypes.CDLL(str(folder / "libggml-base.so.0"))
+        self._cpu = ctypes.CDLL(str(folder / "libggml-cpu.so.0"))
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
+        for library, name, restype, argtypes in (
+            (self._base, "ggml_init", pointer, [_InitParams]),
+            (self._base, "ggml_free", None, [pointer]),
+            (self._base, "ggml_new_tensor_2d", pointer, [pointer, ctypes.c_int, number, number]),
+            (self._base, "ggml_mul_mat", pointer, [pointer, pointer, pointer]),
+            (self._base, "ggml_new_graph", pointer, [pointer]),
+            (self._base, "ggml_build_forward_expand", None, [pointer, pointer]),
+            (self._base, "ggml_backend_alloc_ctx_tensors", pointer, [pointer, pointer]),
+            (self._base, "ggml_backend_alloc_ctx_tensors_from_buft", pointer, [pointer, pointer]),
+            (self._base, "ggml_backend_buffer_free", None, [pointer]),
+            (self._base, "ggml_backend_tensor_set", None, [pointer, pointer, size, size]),
+            (self._base, "ggml_backend_tensor_get", None, [pointer, pointer, size, size]),
+            (self._base, "ggml_backend_graph_compute", ctypes.c_int, [pointer, pointer]),
+            (self._base, "ggml_backend_free", None, [pointer]),
+            (self._cpu, "ggml_backend_cpu_init", pointer, []),
+            (self._cpu, "ggml_backend_cpu_set_n_threads", None, [pointer, ctypes.c_int]),
+            (self._cpu, "_Z35ggml_backend_cpu_repack_buffer_typev", pointer, []),
+        ):
+            function = getattr(library, name)
+            function.restype, function.argtypes = restype, argtypes
+        self.backend = self._cpu.ggml_backend_cpu_init()
+
+    def close(self) -> None:
+        """Free the backend."""
+        self._base.ggml_backend_free(self.backend)
+
+    def context(self) -> Any:
+        """A place for tensors without data."""
+        return self._base.ggml_init(_InitParams(_MEMORY, None, True))
+
+    def tensor(self, context: Any, kind: int, n: int, n_rows: int) -> Any:
+        """A matrix of n_rows rows of n numbers."""
+        return self._base.ggml_new_tensor_2d(context, kind, n, n_rows)
+
+    def put(self, tensor: Any, data: bytes) -> None:
+        """Fill a tensor."""
+        self._base.ggml_backend_tensor_set(tensor, data, 0, len(data))
+
+    def product(self, weights: Any, rows: bytes, n: int, n_columns: int, n_threads: int) -> bytes:
+        """Rows of n floats times the weights, on so many threads; rows of `n_columns` floats."""
+        n_rows = len(rows) // (4 * n)
+        context = self.context()
+        by = self.tensor(context, _F32, n, n_rows)
+        out = self._base.ggml_mul_mat(context, weights, by)
+        graph = self._base.ggml_new_graph(context)
+        self._base.ggml_build_forward_expand(graph, out)
+        buffer = self._base.ggml_backend_alloc_ctx_tensors(context, self.backend)
+        self.put(by, rows)
+        self._cpu.ggml_backend_cpu_set_n_threads(self.backend, n_threads)
+        failed = self._base.ggml_backend_graph_compute(self.backend, graph)
+        result = ctypes.create_string_buffer(4 * n_rows * n_columns)
+        self._base.ggml_backend_tensor_get(out, result, 0, len(result))
+        self._base.ggml_backend_buffer_free(buffer)
+        self._base.ggml_free(context)
+        if failed:
+            raise RuntimeError(f"ggml_backend_graph_compute returns {failed}")
+        return result.raw
+
+    def repacked(self, data: bytes, n: int, n_columns: int) -> tuple[Any, Any, Any]:
+        """Q4_0 weights in the layout of the fast kernels; context, buffer and tensor, for `drop`."""
+        context = self.context()
+        tensor = self.tensor(context, _Q4_0, n, n_columns)
+        kind = self._cpu._Z35ggml_backend_cpu_repack_buffer_typev()
+        buffer = self._base.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
+        self.put(tensor, data)
+        return context, buffer, tensor
+
+    def drop(self, context: Any, buffer: Any) -> None:
+        """Free what `repacked` made."""
+        self._base.ggml_backend_buffer_free(buffer)
+        self._base.ggml_free(context)
+
+
+def q4_0(random: Random, n: int, n_columns: int) -> bytes:
+    """Random Q4_0 weights as they are in a file."""
+    block = (
+        struct.pack("<e", random.uniform(-0.1, 0.1)) + random.randbytes(16) for _ in range(n // _BLOCK * n_columns)
+    )
+    return b"".join(block)
+
+
+def differing_rows(ggml: Ggml, random: Random, n: int, n_columns: int, n_rows: int, n_threads: int) -> list[int]:
+    """Rows of one pass that are not, bit for bit, what the row alone gives on one thread."""
+    context, buffer, weights = ggml.repacked(q4_0(random, n, n_columns), n, n_columns)
+    rows = [struct.pack(f"<{n}f", *(random.gauss(0.0, 1.0) for _ in range(n))) for _ in range(n_rows)]
+    together = ggml.product(weights, b"".join(rows), n, n_columns, n_threads)
+    size = 4 * n_columns
+    alone = [ggml.product(weights, row, n, n_columns, 1) for row in rows]
+    ggml.drop(context, buffer)
+    return [i for i, row in enumerate(alone) if together[i * size : (i + 1) * size] != row]

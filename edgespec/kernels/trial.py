@@ -1,0 +1,47 @@
+"""`python -m edgespec.kernels.trial LIBRARY FOLDER`: everything that is known to tell right kernels from wrong ones.
+
+In a process of its own: an illegal instruction, or a ggml whose structures are other ones, takes only that along. Exit
+code 0, or 1 and the reason as the last line on stderr.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from random import Random
+
+from edgespec.kernels.load import declare, text_of, version_problem
+from edgespec.kernels.operations import Ggml, differing_rows
+
+_N_CASES = 3000
+_SEED = 20
+
+
+def trial(library: Path, folder: Path) -> str | None:
+    """Try the kernels in this process; None, or what is wrong with them."""
+    kernels = declare(ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL))
+    ggml = Ggml(folder)
+    problem = version_problem(folder)
+    problem = problem or text_of(kernels.edgespec_self_test(_SEED, _N_CASES)) or text_of(kernels.edgespec_arm(True))
+    if problem is not None:
+        return problem
+    random = Random(_SEED)
+    for n_rows in range(1, 20):
+        for n, n_columns, n_threads in ((96, 40, 1), (256, 200, 2), (64, 328, 3)):
+            before = kernels.edgespec_n_shares()
+            wrong = differing_rows(ggml, random, n, n_columns, n_rows, n_threads)
+            if wrong:
+                return f"rows {wrong} of {n_rows} differ in a product of {n} by {n_columns} on {n_threads} threads"
+            # One share for each chunk of columns: rows taken apart would be more, rows passed by none.
+            n_shares, n_most = kernels.edgespec_n_shares() - before, 4 * n_threads if n_threads > 1 else 1
+            if not (1 <= n_shares <= n_most if 2 <= n_rows <= 16 else n_rows > 16 or n_shares == 0):
+                return f"{n_rows} rows on {n_threads} threads were {n_shares} shares"
+    ggml.close()
+    return None
+
+
+if __name__ == "__main__":
+    found = trial(Path(sys.argv[1]), Path(sys.argv[2]))
+    if found is not None:
+        sys.exit(found)

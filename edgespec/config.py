@@ -11,7 +11,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +23,13 @@ PREFIX = "EDGESPEC_"
 NOT_OPTIONS = frozenset({"EDGESPEC_CONFIG", "EDGESPEC_PYTHON", "EDGESPEC_TEST_MODEL"})
 """Variables that are used, by the scripts or before the options are read, without being options."""
 DEFAULT = "default"
+TUNED = "tuned"
 _MAX_BYTES = 2**20
 FLAG = "flag"
+
+
+class Unasked(int):
+    """A default that nobody asked for, told apart from the same number that somebody did: tuning may replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,13 @@ class EngineConfig:
     """Keep to what is certified to give the text of plain decoding; None: where that costs at most 2 %."""
     mmap: bool = True
     drafter: str = "auto"
-    max_draft: int = 15
+    max_draft: int = Unasked(15)
+    tuned: bool = True
+    """Use what `edgespec tune` found for options that nothing else sets."""
     policy: Literal["fast", "balanced", "cool"] = "balanced"
     """What counts when the device gets hot."""
+    kernels: Literal["auto", "off"] = "auto"
+    """Kernels that make verify passes cheap; auto: as `edgespec kernels on` or `off` says."""
     max_tokens: int | None = None
     temperature: float = 0.2
     top_k: int = 40
@@ -51,8 +60,6 @@ class EngineConfig:
     min_p: float = 0.05
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
-    kernels: Literal["auto", "off"] = "auto"
-    """Kernels that make verify passes cheap; auto: as `edgespec kernels on` or `off` says."""
     min_keep: int = 0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
@@ -87,7 +94,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options in force, and where each came from: "flag", a variable's name, a file's path, or "default"."""
+    """The options in force, and where each is from: "flag", a variable's name, a file's path, "tuned" or "default"."""
 
     config: EngineConfig
     sources: Mapping[str, str]
@@ -99,13 +106,17 @@ class Settings:
         lines = []
         for name, value in as_dict(self.config).items():
             source = self.sources[name]
-            if value is None:
-                lines.append(f"# {name} = not set  # {source}")
-            else:
-                # JSON writes strings, numbers and booleans as TOML reads them, but for DEL.
-                text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-                lines.append(f"{name} = {text}  # {source}")
+            # JSON writes strings, numbers and booleans as TOML reads them, but for DEL.
+            text = "not set" if value is None else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            chosen = "# " if value is None or source == TUNED else ""
+            lines.append(f"{chosen}{name} = {text}  # {source}")
         return "\n".join(lines) + "\n"
+
+
+def with_tuned(settings: Settings, values: Mapping[str, Value]) -> Settings:
+    """The settings with these values of a tuned profile, which hold for options that nobody set."""
+    config = replace(settings.config, **values)  # type: ignore[arg-type]  # they are checked where the profile is read
+    return replace(settings, config=config, sources={**settings.sources, **dict.fromkeys(values, TUNED)})
 
 
 def as_dict(config: EngineConfig) -> dict[str, Value]:
@@ -210,7 +221,9 @@ _RULES: dict[str, Rule] = {
     "mmap": _switch,
     "drafter": _text,
     "max_draft": _whole(0, 63),
+    "tuned": _switch,
     "policy": _one_of("fast", "balanced", "cool"),
+    "kernels": _one_of("auto", "off"),
     "max_tokens": _or_none(_whole(1, 2**31 - 1)),
     "temperature": _number(0, 5),
     "top_k": _whole(0, 2**31 - 1),
@@ -223,7 +236,6 @@ _RULES: dict[str, Rule] = {
     "xtc_threshold": _number(0, 1),
     "dynatemp_range": _number(0, 5),
     "dynatemp_exponent": _number(0, 100),
-    "kernels": _one_of("auto", "off"),
     "mirostat": _whole(0, 2),
     "mirostat_tau": _number(0, 100),
     "mirostat_eta": _number(0, 1),

@@ -44,6 +44,7 @@ class Engine:
         """Use `Engine.open`."""
         self.config = config = opened.config
         self.exactness = opened.decision
+        self.tuned = opened.tuned
         self.target = opened.target
         self.n_ctx = opened.target.n_ctx
         self.model_name = opened.path.stem
@@ -60,11 +61,14 @@ class Engine:
         self._closed = False
         self._n_calibrations = 0
         self._state_file = state.state_file(
-            paths.cache_dir() / "state", opened.fingerprint, opened.machine, *map(str, _key(config, opened))
-        )
+            paths.cache_dir() / "state", opened.fingerprint, opened.machine, str(config.kv_type),
+            str(opened.target.n_threads), str(opened.target.n_threads_batch), opened.build,
+        )  # fmt: skip  # what changes the cost of a pass
         recipe = self.exactness.recipe
         one_thread = recipe is not None and recipe.one_thread
-        self.machine = Machine(opened.target, opened.sysfs, config, opened.topology, one_thread=one_thread)
+        self.machine = Machine(
+            opened.target, opened.sysfs, config, opened.topology, one_thread=one_thread, tuned=opened.tuned
+        )
         table, self._prior, note = state.load_state(self._state_file)
         self._cost: CostModel | None = None
         if table is not None:
@@ -267,7 +271,7 @@ class Engine:
         wanted = drafter if drafter is not None else self.config.drafter
         if isinstance(wanted, str):
             check_drafter(wanted)
-            wanted = AUTO if wanted == "auto" else wanted
+            wanted = (self.tuned.drafter or AUTO) if wanted == "auto" else wanted
         if wanted == "none" or limits.max_draft == 0:
             return None, None
         tools = self._tools.setdefault(session, _Tools())
@@ -365,6 +369,7 @@ class Engine:
             cpus_drafter=() if report.drafter == "none" else cpus_drafter,
             team_changes=self.machine.changes_since(generation.stats.started_s),
             policy=self.config.policy,
+            tuned=str(self.tuned) if self.tuned.values() else None,
             exact=exact,
             exact_why=self.exactness.why if exact or recipe is None else f"longer than certified; {self.exactness.why}",
             heat=self.machine.heat(),
@@ -393,8 +398,3 @@ class _Tools:
     controllers: dict[float, Controller] = field(default_factory=dict)
     latest: str = ""
     """The drafter in use."""
-
-
-def _key(config: EngineConfig, opened: Opened) -> tuple[object, ...]:
-    """What changes the cost of a pass."""
-    return (config.kv_type, opened.target.n_threads, opened.target.n_threads_batch, opened.build)

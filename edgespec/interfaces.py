@@ -324,6 +324,8 @@ class Report:
     """By which recipe, or why not."""
     rollback: Rollback | None = None
     """How this model's memory takes rejected tokens back; None: it cannot."""
+    tuned: str | None = None
+    """Which options `edgespec tune` had chosen, and how; None: none."""
     notes: tuple[str, ...] = ()
     """What was asked for and not done, and what the user should know, one line each."""
 

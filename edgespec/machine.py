@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from edgespec.calibrate import WIDTHS, calibrate, choose_threads, gains
 from edgespec.conditions import Team, TeamChange
@@ -27,7 +27,9 @@ from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import EvalCancelled
 from edgespec.interfaces import Chunk
 from edgespec.target.llama import LlamaTarget
+from edgespec.tuning_profile import Choice
 
+T = TypeVar("T")
 _CHECK_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.5
 """The sensors are read once a second: what they say is acted on half a second later at most."""
@@ -35,16 +37,25 @@ _MAX_PAUSE_S = 0.25
 """Longest pause between two passes, so that a cancelled answer ends soon."""
 
 
-def full_team(config: EngineConfig, placed: Placement, topology: Topology, *, one_thread: bool = False) -> Team:
+def full_team(
+    config: EngineConfig,
+    placed: Placement,
+    topology: Topology,
+    *,
+    one_thread: bool = False,
+    tuned: Choice = Choice(),  # noqa: B008 - it is frozen
+) -> Team:
     """The team that heat and competition may only make smaller. Asked-for threads are taken as they are.
 
     `one_thread`: single rows keep to one thread, as an exact recipe may want it; nothing makes a team smaller.
+    `tuned`: threads where none were asked for.
     """
     # Hardware threads of one core share what a pass needs most of: one thread a core.
     siblings = {core.id: core.siblings[:1] or (core.id,) for core in topology.cores}
     n_cores = len({siblings.get(cpu, (cpu,)) for cpu in placed.target})
-    one = 1 if one_thread else config.threads or n_cores
-    wide = config.threads_batch or config.threads or n_cores
+    n_most = max(1, len(topology.usable))  # it may have been tuned when there were more
+    one = 1 if one_thread else config.threads or min(tuned.threads or n_cores, n_most)
+    wide = config.threads_batch or config.threads or min(tuned.threads_batch or n_cores, n_most)
     # A pin is for keeping off slower cores; where all cores are alike, the system places threads better than we do.
     pinned = set(placed.target) != set(topology.usable) and max(one, wide) <= len(placed.target)
     return Team(one, wide, placed.target if pinned else ())
@@ -61,15 +72,16 @@ class Machine:
         topology: Topology,
         *,
         one_thread: bool = False,
+        tuned: Choice = Choice(),  # noqa: B008 - it is frozen
     ) -> None:
-        """The pool and the monitor start with the first use. `one_thread`: see `full_team`."""
+        """The pool and the monitor start with the first use. `one_thread`, `tuned`: see `full_team`."""
         self.topology = topology
         self._target = target
         self._sysfs = sysfs
         self._config = config
-        self._one_thread = one_thread
+        self._one_thread, self._tuned = one_thread, tuned
         self._placed = placement(topology)
-        team = full_team(config, self._placed, topology, one_thread=one_thread)
+        team = self._full_team(tuned)
         fixed = config.threads is not None
         self._clock = Clock(sysfs, self._placed.target)
         # A clamp is for our own threads; a power profile is for everybody's, so only who asked for `cool` gets that.
@@ -105,6 +117,17 @@ class Machine:
         """Measure what passes cost, `wide` ones too, and let the governor decide by it. Uses sequence 0."""
         self.monitor.start()  # here, not on the decode thread: threads inherit its name, and with it its cores
         return self._thread.run(lambda: self._calibrate(WIDTHS if wide else (1,)), self._target)
+
+    def timed(self, tuned: Choice, job: Callable[[], T]) -> T:
+        """What `job` gives on the decode thread, its passes having the full team of this choice."""
+
+        def play() -> T:
+            self._settle(time.perf_counter())
+            self._use(self._full_team(tuned))
+            self._applied = None
+            return job()
+
+        return self._thread.run(play, self._target)
 
     def begin(self, cost: CostModel) -> bool:
         """Let the governor decide by what was measured earlier; whether that fits the threads that were asked for."""
@@ -186,9 +209,13 @@ class Machine:
     def _joined(self) -> Team | None:
         """The full team with slower cores joining its wide passes, which arithmetic binds; None: there are none."""
         full, usable = self.governor.full, self.topology.usable
-        if not full.cpus or self._config.threads is not None or self._config.threads_batch is not None:
+        fixed = self._config.threads or self._config.threads_batch or self._tuned.threads_batch
+        if not full.cpus or fixed is not None:
             return None
         return replace(full, wide=full.wide + len(set(usable) - set(full.cpus)), cpus_wide=usable)
+
+    def _full_team(self, tuned: Choice) -> Team:
+        return full_team(self._config, self._placed, self.topology, one_thread=self._one_thread, tuned=tuned)
 
     def _calibrate(self, widths: Sequence[int]) -> CostModel:
         self._settle(time.perf_counter())
@@ -238,7 +265,7 @@ class Machine:
         """Other cores are ours to use: a cpuset, a mask, or a core that came or went."""
         self.topology = read_topology(self._sysfs, self._allowed)
         self._placed = placement(self.topology)
-        team = full_team(self._config, self._placed, self.topology, one_thread=self._one_thread)
+        team = self._full_team(self._tuned)
         usable = self.topology.usable
         reason = f"cores {_spelled(usable)} may be used now"
         self._applied = None  # a mask of the whole process need not be one of each thread

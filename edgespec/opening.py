@@ -14,6 +14,7 @@ from edgespec.device import host
 from edgespec.device.placement import placement
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology, read_topology
+from edgespec.errors import ConfigError
 from edgespec.exact import Decision, decide
 from edgespec.hub import store
 from edgespec.machine import full_team
@@ -21,6 +22,7 @@ from edgespec.target import gguf_check, lib, sizing
 from edgespec.target.llama import LlamaTarget, load
 from edgespec.target.options import TargetOptions, kv_types
 from edgespec.target.template import ChatTemplate, template_for
+from edgespec.tuning_profile import Choice, choice_for
 
 KV_TYPE = "f16"
 """Where neither the user nor an exact recipe says otherwise."""
@@ -41,15 +43,21 @@ class Opened:
     topology: Topology
     began_s: float
     config: EngineConfig
-    """With the KV types really used."""
+    """With the KV types really used, and what is tuned."""
     decision: Decision
     """Whether the text is exact, how, and why."""
+    tuned: Choice
+    """What stands in place of defaults, as `edgespec tune` found."""
 
 
 def open_model(
-    name: str, config: EngineConfig, n_sessions: int, progress: Callable[[int, int | None], None] | None
+    name: str,
+    config: EngineConfig,
+    n_sessions: int,
+    progress: Callable[[int, int | None], None] | None,
+    tuned: Choice | None = None,
 ) -> Opened:
-    """Find, check, size and load a model.
+    """Find, check, size and load a model. `tuned` is used in place of what a profile says.
 
     Raises:
         ModelError: it cannot be found, fetched, read, or does not fit the memory.
@@ -58,23 +66,33 @@ def open_model(
     began_s = time.perf_counter()
     path = store.resolve(name, config=config, offline=config.offline, progress=progress)
     sysfs = Sysfs()
+    cheap_rows.load(config, sysfs)
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(sysfs)
     placed, free_bytes, machine = placement(topology), host.free_memory(sysfs), host.cpu_name(sysfs)
+    tuned, problem = (tuned, None) if tuned is not None else choice_for(config, info.fingerprint, build_name(), machine)
+    config = replace(config, max_draft=tuned.max_draft or config.max_draft)
     base = TargetOptions(
         n_ctx=0,
         n_seq_max=n_sessions,
         n_rows_max=n_sessions * (1 + config.max_draft),
         n_rs_seq=config.max_draft,
-    cheap_rows.load(config, sysfs)
         use_mmap=config.mmap,
         verbose=config.verbose,
     )
     n_ctx = sizing.choose_n_ctx(info, free_bytes, config.n_ctx, with_kv(base, config.kv_type))
     decision = exactness(config, info.fingerprint, machine, build_name(), n_ctx, topology)
+    if tuned.kv_type is not None:
+        its_kv = replace(config, kv_type=tuned.kv_type)
+        its = _exact_as(decision, its_kv, info.fingerprint, machine, n_ctx, topology)
+        if its is None:
+            problem = f"the tuned KV type {tuned.kv_type} is left out: it is not certified to be exact"
+            tuned = replace(tuned, kv_type=None)
+        else:
+            config, decision = its_kv, its
     recipe = decision.recipe
     config = replace(config, kv_type=recipe.kv if recipe else config.kv_type or KV_TYPE)
-    team = full_team(config, placed, topology, one_thread=recipe is not None and recipe.one_thread)
+    team = full_team(config, placed, topology, one_thread=recipe is not None and recipe.one_thread, tuned=tuned)
     options = with_kv(replace(base, n_ctx=n_ctx, n_threads=team.one, n_threads_batch=team.wide), config.kv_type)
     # Cells in a common pool are filled in an order that depends on the other sequences, and with it the logits.
     apart = recipe is not None and n_sessions > 1 and not info.recurrent_bytes
@@ -82,7 +100,7 @@ def open_model(
     if recipe is not None:
         target.capabilities = recipe.limit(target.capabilities)
     template = _template(target)
-    notes = [*target.notes, *([template.note] if template.note else [])]
+    notes = [*target.notes, *(note for note in (template.note, problem) if note)]
     if info.n_ctx_train and n_ctx > info.n_ctx_train:
         notes.append(
             f"the model was trained for {info.n_ctx_train} tokens of context, {n_ctx} were asked for: beyond, its text "
@@ -101,7 +119,19 @@ def open_model(
         began_s,
         config,
         decision,
+        tuned,
     )
+
+
+def _exact_as(
+    usual: Decision, config: EngineConfig, fingerprint: str, machine: str, n_ctx: int, topology: Topology
+) -> Decision | None:
+    """The decision with a tuned KV type; None where exactness, which there is without it, would be lost by it."""
+    try:
+        found = exactness(config, fingerprint, machine, build_name(), n_ctx, topology)
+    except ConfigError:  # exactness was asked for, and this type is not certified
+        return None
+    return None if usual.recipe is not None and found.recipe is None else found
 
 
 def with_kv(options: TargetOptions, kv_type: str | None) -> TargetOptions:

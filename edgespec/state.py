@@ -28,7 +28,7 @@ def state_file(folder: Path, *parts: str) -> Path:
 def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
     """Cost table and acceptance as saved, and a line for the user where a file was there but of no use."""
     try:
-        raw = json.loads(_read(path))
+        raw = json.loads(read_small(path))
         if raw["version"] != _VERSION:
             return None, Prior(), None
         base = {int(width): float(s) for width, s in raw["base_s"].items()}
@@ -52,8 +52,12 @@ def load_state(path: Path) -> tuple[CostTable | None, Prior, str | None]:
         return None, Prior(), f"what was learned earlier cannot be read and is measured anew ({error})"
 
 
-def _read(path: Path) -> str:
-    """A small regular file's text; anything else could block or never end."""
+def read_small(path: Path) -> str:
+    """A small regular file's text; anything else could block or never end.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read, or is none.
+    """
     if not path.is_file() and path.exists():
         raise OSError(f"{path} is not a file")
     with path.open("rb") as file:
@@ -73,19 +77,28 @@ def save_state(path: Path, table: CostTable, prior: Prior) -> str | None:
         "acceptance": [[*key, *counts] for key, counts in sorted(prior.table.items())],
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".state-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(raw, file)
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
-            raise
+        write_json(path, raw)
     except OSError as error:
         return f"what was learned is not saved: {error}"
     return None
+
+
+def write_json(path: Path, raw: object) -> None:
+    """Write a file that is whole or as it was before, and its folder where there is none.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".state-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(raw, file)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
 
 
 def drop_state(path: Path) -> None:

@@ -114,6 +114,7 @@ def _chat(
         from edgespec.chat import Chat
         from edgespec.cli.commands import Desk
 
+        limits = common.tuned_limits(limits, engine)
         desk = Desk(engine, Chat(engine, limits=limits, constraint=constraint), screen)
         if given is not None:
             return _answer_all(desk, given, json=json, stats=stats)

@@ -166,6 +166,13 @@ def limits_of(config: EngineConfig, stop: list[str] | None) -> Limits:
     return Limits(config.max_tokens, stop=tuple(stop or ()), max_draft=config.max_draft)
 
 
+def tuned_limits(limits: Limits, engine: Engine) -> Limits:
+    """The limits with the longest draft of the engine, which knows what is tuned."""
+    from dataclasses import replace
+
+    return replace(limits, max_draft=engine.config.max_draft)
+
+
 def constraint_of(json_schema: str | None, grammar: str | None, regex: str | None) -> Constraint | None:
     """What the answers must look like, by the one of these options that was given.
 

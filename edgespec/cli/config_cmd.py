@@ -29,9 +29,12 @@ def path() -> None:
 def show(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Print every option with its value and source, as a configuration file that gives the same values.
 
-    A source is a variable, a file, or "default". `edgespec config show > FILE` makes a file to start from.
+    A source is a variable, a file, "tuned" (see `edgespec tune`; of the configured model), or "default".
+    `edgespec config show > FILE` makes a file to start from.
     """
-    settings = config.load()
+    settings, note = _with_profile(config.load())
+    if note is not None:
+        typer.echo(f"edgespec: {note}", err=True)
     if as_json:
         options = {
             name: {"value": value, "source": settings.sources[name]}
@@ -41,3 +44,23 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
         return
     typer.echo(f"# {settings.file}{'' if settings.file.exists() else ' (does not exist)'}")
     typer.echo(settings.to_toml(), nl=False)
+
+
+def _with_profile(settings: config.Settings) -> tuple[config.Settings, str | None]:
+    """With what is tuned for the configured model, if it is on this machine, and a line where that is of no use."""
+    from edgespec.device import host
+    from edgespec.device.sysfs import Sysfs
+    from edgespec.errors import ModelError
+    from edgespec.hub import store
+    from edgespec.opening import build_name
+    from edgespec.target import gguf_check
+    from edgespec.tuning_profile import choice_for
+
+    options = settings.config
+    try:
+        path = store.resolve(options.model, config=options, offline=True)
+        fingerprint = gguf_check.check(path).fingerprint
+    except ModelError:  # no model, no profile; the commands that need it say what is wrong with it
+        return settings, None
+    choice, note = choice_for(options, fingerprint, build_name(), host.cpu_name(Sysfs()))
+    return config.with_tuned(settings, choice.values()), note

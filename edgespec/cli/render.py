@@ -246,6 +246,8 @@ def summary(result: Result) -> list[str]:
     ]
     if report.exact_why is not None:
         lines.append(f"exact     {'yes' if report.exact else 'no'}: {report.exact_why}")
+    if report.tuned is not None:
+        lines.append(f"tuned     {report.tuned}")
     if report.widths:
         widths = ", ".join(f"{width}: {count}" for width, count in sorted(report.widths.items()))
         lines.insert(4, f"widths    {widths}")

@@ -103,6 +103,7 @@ def _run(
 
     screen = Screen(color=config.color, think=config.think)
     with common.open_engine(config, screen) as engine:
+        limits = common.tuned_limits(limits, engine)
         result = _answer(engine, _prompt(engine, config, text, raw=raw), limits, constraint, screen, raw=raw, json=json)
         for line in summary(result) if stats else ():
             screen.line(line)

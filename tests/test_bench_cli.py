@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bench_fakes import FakeEngine
 
+from edgespec import paths
 from edgespec.cli import common, main
+from edgespec.cli.history import FILE, History
 from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
+from edgespec.conversation import Exchange, Saved
 from edgespec.core.cost import CostModel, CostTable
 
 if TYPE_CHECKING:
@@ -64,12 +67,16 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Loaded:
         (["--temp", "hot"], "--temp must be a number"),
         (["--kv-type", "q2"], "--kv-type must be one of"),
         (["--rounds", "0"], "rounds"),
+        (["--chats"], "nothing typed into `edgespec chat` was kept"),
+        (["--workload", "w.jsonl", "--workload", "w.jsonl"], "question_id 1 is in more than one workload"),
+        (["--modes", "none-3"], "unknown mode 'none-3'"),
     ],
 )
 def test_refused_before_loading(
     args: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.jsonl").write_text(WORKLOAD)
     monkeypatch.setattr(common, "open_engine", lambda *_: pytest.fail("a model was loaded"))
     assert main.run(["bench", *args]) == 2
     assert message in capsys.readouterr().err
@@ -91,6 +98,34 @@ def test_a_whole_run(engine: Loaded, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "fake, 2 threads, KV f16" in captured.out
     assert "bench 16 of 16 (100 %)" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 80
+
+
+def test_ones_own_chats(engine: Loaded, tmp_path: Path) -> None:
+    history = History(paths.state_dir() / FILE)
+    for text in ("Why?", "/save talk.json", "How?"):
+        history.append(text)
+    talk, out = tmp_path / "talk.json", tmp_path / "out.json"
+    talk.write_text(Saved(exchanges=(Exchange("Hi?", "Hello."), Exchange("Then?", "Now."))).to_json())
+    assert main.run(["bench", "--chats", "--workload", str(talk), "--max-tokens", "4", "--json", str(out)]) == 0
+    found = json.loads(out.read_text("utf-8"))
+    asked = {(run["group"], run["question_id"]) for run in found["runs"]}
+    assert asked == {("talk", "talk-1"), ("talk", "talk-2"), ("typed", "typed-1"), ("typed", "typed-2")}
+
+
+def test_asked_again_and_against_the_oracle(engine: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload, out = tmp_path / "w.jsonl", tmp_path / "out.json"
+    workload.write_text(WORKLOAD)
+    args = ["--workload", str(workload), "--modes", "auto,oracle", "--warm", "--max-tokens", "6", "--json", str(out)]
+    assert main.run(["bench", *args]) == 0
+    found = json.loads(out.read_text("utf-8"))
+    assert found["settings"]["warm"] is True
+    assert found["groups"]["chat"]["oracle"]["warm"]["runs"] == 2
+    assert found["groups"]["chat"]["plain"]["footprint"]["temp_c"] == 50.0
+    assert found["pass_s"] == {"1": 0.01, "4": 0.02}
+    shown = capsys.readouterr().out
+    assert "asked again" in shown
+    assert "50 °C" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_ctrl_c_prints_what_there_is(engine: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,10 +129,43 @@ def test_any_shape_of_runs(ratio: float, rows: int, rounds: int) -> None:
 
 
 def test_modes() -> None:
-    modes = parse_modes("plain, auto,fixed-03,auto,none", ("auto", "none", "ngram"))
+    names = ("auto", "none", "ngram", "tri-gram")
+    modes = parse_modes("plain, auto,fixed-03,auto,none,ngram-4,tri-gram,tri-gram-2,oracle,oracle-3", names)
     assert [(m.name, m.drafter, m.fixed_draft) for m in modes] == [
-        ("plain", "none", None), ("auto", "auto", None), ("fixed-3", "auto", 3), ("plain2", "none", None),
+        ("plain", "none", None), ("auto", "auto", None), ("fixed-3", "auto", 3), ("ngram-4", "ngram", 4),
+        ("tri-gram", "tri-gram", None), ("tri-gram-2", "tri-gram", 2), ("oracle", "oracle", None),
+        ("oracle-3", "oracle", 3), ("plain2", "none", None),
     ]  # fmt: skip
-    for bad in ("fast", "fixed-0", "fixed-", "fixed-99", "fixed-²"):
+    assert [m.name for m in modes if m.knows_the_text] == ["oracle", "oracle-3"]
+    for bad in ("fast", "fixed-0", "fixed-", "fixed-99", "fixed-²", "none-3", "plain-3", "ngram-", "-3", "3"):
         with pytest.raises(ConfigError, match="choose from plain, auto, ngram, oracle, fixed-N, NAME-N"):
             parse_modes(bad, ("auto", "none", "ngram"))
+
+
+def test_the_ratio_without_loops() -> None:
+    """What copying gains on a loop says nothing about text that people want."""
+    runs = []
+    for question, ids, s in (("loop", (1, 2) * 50, 0.25), ("text", tuple(range(100)), 1.0)):
+        for number in range(2):
+            runs += [replace(run_of(mode, question=question, round_=number, s=t), ids=ids) for mode, t in (
+                (PLAIN, 1.0), ("auto", s))]  # fmt: skip
+    cell = aggregate(runs)["g"]["auto"]
+    assert cell.ratio.value == pytest.approx(2 / 1.25)
+    assert cell.ratio_varied.value == pytest.approx(1.0)
+    only = aggregate([run for run in runs if run.question_id == "loop"])["g"]["auto"]
+    assert only.ratio.value == pytest.approx(4.0)
+    assert only.ratio_varied.value is None
+
+
+def test_warm_runs_are_a_comparison_of_their_own() -> None:
+    runs = []
+    for number in range(2):
+        for mode, cold, warm in ((PLAIN, 1.0, 0.9), ("auto", 1.0, 0.3)):
+            runs.append(run_of(mode, round_=number, s=cold))
+            runs.append(replace(run_of(mode, round_=number, s=warm), warm=True, ttft_s=0.01, drafted=10, accepted=9))
+    cell = aggregate(runs)["g"]["auto"]
+    assert (cell.runs, cell.pairs, cell.acceptance, cell.ttft_s) == (2, 2, None, 0.1)
+    assert cell.ratio.value == pytest.approx(1.0)
+    assert cell.warm is not None
+    assert (cell.warm.runs, cell.warm.acceptance, cell.warm.ttft_s) == (2, 0.9, 0.01)
+    assert cell.warm.ratio.value == pytest.approx(3.0)

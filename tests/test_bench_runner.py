@@ -20,8 +20,8 @@ from edgespec.bench.table import table
 from edgespec.bench.workloads import Question
 from edgespec.core.noise import gumbel
 from edgespec.core.session import Session
-from edgespec.errors import ConfigError, EvalError
-from edgespec.interfaces import Limits, Sampling
+from edgespec.errors import ConfigError, EvalError, ModelError
+from edgespec.interfaces import Limits, Message, Sampling
 from edgespec.testing import FakeTarget
 
 QUESTIONS = [Question(f"{group}{i}", group, f"{group} {i}?") for group in ("chat", "copy") for i in range(3)]
@@ -104,6 +104,68 @@ def test_a_failed_run_is_recorded_as_failed_and_has_no_numbers() -> None:
     assert found.means["auto"].ratio.value is None
     assert "6 failed" in table(found)
     assert "FAILED" in table(found)
+
+
+def test_an_engine_that_cannot_be_opened_is_a_failed_run() -> None:
+    engine, n_calls = FakeEngine(speed), 0
+
+    def opened() -> FakeEngine:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > len(MODES) and n_calls % 2:
+            raise ModelError("no memory")
+        return engine
+
+    plan = runner.Plan(QUESTIONS, MODES, Sampling(), max_tokens=20)
+    runs = runner.run_all(plan, opened, runner.Record(), clock=engine.clock).runs
+    assert Counter(run.error for run in runs) == {None: 12, "ModelError: no memory": 12}
+
+
+def test_warm_runs_follow_the_cold_ones_in_the_same_session() -> None:
+    engine = FakeEngine(speed)
+    plan = runner.Plan(QUESTIONS[:2], MODES, Sampling(), rounds=2, max_tokens=20, warm=True)
+    calls: list[tuple[int, int]] = []
+    record = runner.run_all(
+        plan, lambda: engine, runner.Record(), lambda done, n_all, run: calls.append((done, n_all)), engine.clock
+    )
+    assert [run.warm for run in record.runs] == [False, True] * 16
+    assert all(
+        (run.cached > 0, run.ttft_s) == (run.warm, pytest.approx(0.1 if run.warm else 0.5)) for run in record.runs
+    )
+    assert engine.open_sessions == []
+    assert calls[-1] == (32, 32)
+    found = report.build(record)
+    warm = found.cells["chat"]["auto"].warm
+    assert warm is not None
+    assert warm.runs == 4
+    assert warm.ttft_s == pytest.approx(0.1)
+    body = report.to_json(found)
+    assert body["groups"]["chat"]["auto"]["warm"]["ratio"] == pytest.approx(2.0)  # type: ignore[index]
+    shown = table(found)
+    assert "asked again" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_failed_cold_run_has_no_warm_one() -> None:
+    def fail(drafter: str) -> None:
+        if drafter == "auto":
+            raise EvalError("no")
+
+    engine = FakeEngine(speed, fail=fail)
+    plan = runner.Plan(QUESTIONS[:1], MODES, Sampling(), max_tokens=20, warm=True)
+    runs = runner.run_all(plan, lambda: engine, runner.Record(), clock=engine.clock).runs
+    assert {(run.mode, run.warm) for run in runs if run.error} == {
+        (mode, warm) for mode in ("auto", "fixed-3") for warm in (False, True)
+    }
+    assert engine.open_sessions == []
+    assert "1 failed of 1" in table(report.build(runner.Record(runs)))
+
+
+def test_what_was_said_before_is_part_of_the_prompt() -> None:
+    engine = FakeEngine(speed)
+    before = (Message("system", "ab"), Message("user", "cd"), Message("assistant", "ef"))
+    question = Question("q", "g", "gh", before=before)
+    assert len(runner.prompt_of(engine, question, "a system prompt of the configuration")) == 1 + 8
 
 
 def test_a_stream_that_loses_tokens_is_a_failed_run() -> None:
@@ -199,7 +261,11 @@ def test_distinct_4grams() -> None:
     looping = [replace(run_of(mode), ids=(1, 2) * 10) for mode in (PLAIN, "auto")]
     found = report.build(runner.Record(looping))
     assert found.texts["g"].repetitive
+    assert found.texts["g"].loops == ("q",)
     assert "Repetitive answers" in table(found)
+    assert "1 of 1 (12 % distinct); without them auto –" in table(found)
+    assert "without loops, 0 of 1" in table(found)
+    assert report.to_json(found)["texts"]["g"]["repetitive_answers"] == ["q"]  # type: ignore[index]
 
 
 # --- report ---
@@ -214,12 +280,21 @@ def test_a_noisy_machine_is_named() -> None:
 def test_the_shape_of_the_json(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     difference = compare.Difference("chat0", "chat", "auto", (0,), 3, 5, 6, 0.01, 0.01)
-    report.save_json(report.build(measured(), differences=[difference], stamp={"cpu": "x"}), path)
+    report.save_json(
+        report.build(measured(), differences=[difference], stamp={"cpu": "x"}, pass_s={1: 0.01, 4: 0.02}), path
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
     found = json.loads(path.read_text("utf-8"))
     cell = found["groups"]["copy"]["auto"]
     assert {"tokens", "decode_s", "tok_s", "tokens_per_round", "drafted", "accepted", "ttft_s", "ratio", "ratio_low",
-            "ratio_high", "accepted_by_position", "widths", "e2e_ratio", "failed"} <= set(cell)  # fmt: skip
+            "ratio_high", "accepted_by_position", "widths", "e2e_ratio", "failed", "marked", "warm", "footprint",
+            "ratio_without_repetitive"} <= set(cell)  # fmt: skip
+    assert cell["footprint"]["rss_bytes"] == 10**8
+    assert found["marked"] == []
+    assert found["pass_s"] == {"1": 0.01, "4": 0.02}
+    assert found["runs"][0]["at_s"] == 0.0
+    assert found["runs"][1]["at_s"] > 0.5
+    assert set(found["about"]) >= {"ratio", "ceiling", "marked", "footprint", "runs"}
     assert cell["ratio"] == pytest.approx(2.0)
     assert math.isclose(found["geomean"]["auto"]["ratio"], 2.0, rel_tol=1e-9)
     assert set(found["geomean"]) == {"plain", "auto", "fixed-3", "plain2"}

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgespec.bench import workloads
+from edgespec.conversation import Exchange, Saved
 from edgespec.errors import ConfigError
+from edgespec.interfaces import Message
 
 GOOD = '{"question_id": 1, "group": "chat", "turns": ["Hello?", "And then?"], "category": "ignored"}'
 
@@ -73,3 +75,49 @@ def test_the_built_in_workload() -> None:
     assert min(groups.values()) >= 5
     assert len({q.text for q in questions}) == len(questions)
     assert all(len(q.text.split()) >= 60 for q in questions if q.group == "copy")
+
+
+def test_a_saved_conversation_is_asked_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    exchanges = (Exchange("Hi?", "Hello."), Exchange("  ", ""), Exchange("And now?", "Now."))
+    path.write_text(Saved(system="Be brief.", exchanges=exchanges).to_json(), encoding="utf-8")
+    first, second = workloads.load(path)
+    assert (first.question_id, first.group, first.text) == ("talk-1", "talk", "Hi?")
+    assert first.before == (Message("system", "Be brief."),)
+    assert (second.question_id, second.text) == ("talk-3", "And now?")
+    assert second.before == (
+        Message("system", "Be brief."), Message("user", "Hi?"), Message("assistant", "Hello."), Message("user", "  "),
+        Message("assistant", ""),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (Saved().to_json(), "has no questions"),
+        (Saved(exchanges=(Exchange(" "),)).to_json(), "has no questions"),
+        ('{"format": "edgespec-chat", "version": 99}', "talk.json: saved as version 99"),
+        ('{"format": "edgespec-chat", "version": 1, "messages": 3}', "talk.json: .*must be a list"),
+        ('{"format": "another"}', "line 1"),
+    ],
+)
+def test_conversations_that_are_none(body: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(body, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        workloads.load(path)
+
+
+def test_what_was_typed_is_asked_once_newest_first() -> None:
+    found = workloads.typed(["old", "again", "/save x", " ", "new\nlines", "again"])
+    assert [(q.question_id, q.group, q.text) for q in found] == [
+        ("typed-1", "typed", "again"), ("typed-2", "typed", "new\nlines"), ("typed-3", "typed", "old"),
+    ]  # fmt: skip
+    assert workloads.typed(["/help"]) == ()
+
+
+def test_several_workloads_are_one() -> None:
+    one, two = workloads.parse([GOOD], "a"), workloads.typed(["x"])
+    assert workloads.together([one, two]) == (*one, *two)
+    with pytest.raises(ConfigError, match="question_id 1 is in more than one workload"):
+        workloads.together([one, one])

@@ -168,6 +168,7 @@ def _cell(
     pairs = _pairs(cold, plain)
     timed = _timed(pairs)
     decoded, decode_s = sum(run.decoded for run in good), math.fsum(run.decode_s for run in good)
+    ratio, varied = _ratio(timed, _per_token, rng()), [pair for pair in timed if pair[0].question_id not in looping]
     return Cell(
         runs=len(cold),
         failed=len(cold) - len(good),
@@ -186,7 +187,7 @@ def _cell(
         ttft_s=_median(run.ttft_s for run in good),
         prefill_s=math.fsum(run.prefill_s for run in good),
         saved_s=_over(math.fsum, (run.saved_s for run in good)),
-        ratio=_ratio(timed, _per_token, rng()),
+        ratio=ratio,
         ratio_sum=_ratio_of_sums(timed),
         ratio_pair=_median(_per_token(b) / _per_token(a) for a, b in timed),
         e2e=_ratio([p for p in pairs if all(run.tokens and run.total_s > 0 for run in p)], _per_answer_token, rng()),
@@ -194,7 +195,7 @@ def _cell(
         pairs_left_out=len(cold) - len(timed),
         drafters=dict(Counter(run.drafter for run in good)),
         off_reasons=dict(Counter(run.off_reason for run in good if run.off_reason)),
-        ratio_varied=_ratio([pair for pair in timed if pair[0].question_id not in looping], _per_token, rng()),
+        ratio_varied=_ratio(varied, _per_token, rng()) if len(varied) < len(timed) else ratio,
         footprint=footprint(good),
         warm=_warm(warm, plain, rng()) if warm else None,
     )

@@ -94,8 +94,8 @@ def _ceiling(report: BenchReport) -> list[str]:
         share, n_groups = report.ceiling.means[mode]
         lines += [f"{f'mean of {n_groups}':<13}{_three(share):>6} {_interval(share):>14}", ""]
     about = (
-        "Lost in rounds that ended as nothing more was proposed (none), the next guess was wrong, or right guesses were "
-        "not verified (short); in rejected rows (long); outside the passes (python). out: failed, marked, or another "
+        "Lost in rounds that ended as nothing more was proposed (none), the next guess was wrong, or right guesses were"
+        " not verified (short); in rejected rows (long); outside the passes (python). out: failed, marked, or another "
         "text than the oracle's."
     )
     return [*lines, *textwrap.wrap(about, _WIDTH)]

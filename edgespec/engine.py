@@ -161,7 +161,7 @@ class Engine:
             prompt: token ids, as `prompt` or `encode` give them.
             sampling: how tokens are drawn; None: as configured.
             limits: when to end; None: as configured.
-            drafter: a name of `edgespec.draft.NAMES`, or an object of your own, which runs on its own thread.
+            drafter: a name of `edgespec.draft.NAMES`, or an object of your own, on its own thread unless `inline`.
             session: continue in its KV cache, ending an answer that still runs there; None: a fresh one that is
                 forgotten afterwards. An answer that is left before its end should be closed.
             constraint: what the answer must look like; with the drafter "auto", what it leaves no choice about is
@@ -290,11 +290,12 @@ class Engine:
         return tools.draftings[key], tools.controllers[sampling.temperature]
 
     def _drafter(self, wanted: str | Drafter) -> tuple[Drafter, DrafterPin | None]:
-        """A drafter by name, inline; anybody's own on its own thread, with what keeps that on its cores."""
-        if isinstance(wanted, str):
-            return REGISTRY[wanted](self.target.piece), None
+        """A drafter by name, or one that says it is `inline`; others on a thread of their own, kept on its cores."""
+        made = REGISTRY[wanted](self.target.piece) if isinstance(wanted, str) else wanted
+        if isinstance(wanted, str) or getattr(made, "inline", False):
+            return made, None
         pin = self.machine.drafter_pin()
-        return IsolatedDrafter(wanted, settle=pin), pin
+        return IsolatedDrafter(made, settle=pin), pin
 
     def _cost_model(self, *, drafting: bool) -> CostModel:
         """The cost table; measured where there is none, and again where it was measured on a busy machine.

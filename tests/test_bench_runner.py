@@ -129,9 +129,8 @@ def test_warm_runs_follow_the_cold_ones_in_the_same_session() -> None:
         plan, lambda: engine, runner.Record(), lambda done, n_all, run: calls.append((done, n_all)), engine.clock
     )
     assert [run.warm for run in record.runs] == [False, True] * 16
-    assert all(
-        (run.cached > 0, run.ttft_s) == (run.warm, pytest.approx(0.1 if run.warm else 0.5)) for run in record.runs
-    )
+    assert [run.cached > 0 for run in record.runs] == [False, True] * 16
+    assert [run.ttft_s for run in record.runs] == pytest.approx([0.5, 0.1] * 16)
     assert engine.open_sessions == []
     assert calls[-1] == (32, 32)
     found = report.build(record)

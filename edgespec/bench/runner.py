@@ -269,7 +269,7 @@ class _Asker:
             session = engine.session() if self._plan.warm else None
             try:
                 for blank in todo:
-                    with _no_gc():
+                    with no_gc():
                         done.append(
                             self._timed(blank, engine, prompt, self._plan.limits(question, mode), drafter, session)
                         )
@@ -355,7 +355,7 @@ class _Asker:
 
 
 @contextmanager
-def _no_gc() -> Iterator[None]:
+def no_gc() -> Iterator[None]:
     """Collect before, not during: where a collection falls is nobody's speed."""
     gc.collect()
     gc.disable()

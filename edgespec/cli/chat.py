@@ -124,11 +124,11 @@ def _chat(
 def _talk(desk: Desk, config: EngineConfig, *, history: bool, json: bool, stats: bool) -> int:
     from edgespec import paths
     from edgespec.cli.commands import completions
-    from edgespec.cli.history import History
+    from edgespec.cli.history import FILE, History
     from edgespec.cli.lines import open_reader
     from edgespec.cli.repl import Repl
 
-    past = History(paths.state_dir() / "chat_history.jsonl" if history else None)
+    past = History(paths.state_dir() / FILE if history else None)
     reader = open_reader(past.load(), completions)
     engine = desk.engine
     desk.screen.dim(

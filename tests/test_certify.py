@@ -17,6 +17,7 @@ from edgespec import certificate
 from edgespec.certificate import Cell, Certificate, Flip, Price
 from edgespec.certify import Grid, Means, certify, thread_counts, widths
 from edgespec.cli import main
+from edgespec.cli.certify import _contexts
 from edgespec.errors import ConfigError, ModelError
 from edgespec.interfaces import Capabilities
 
@@ -110,6 +111,22 @@ def test_over_budget_each_cell_still_has_one_piece() -> None:
     assert {(cell.n_ctx, cell.n, cell.n_tokens) for cell in cells if cell.kind == "width"} == {
         (8, 2, 8), (8, 3, 8), (32, 2, 8), (32, 3, 8),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("usual", "n_ctx", "lengths"),
+    [
+        ((96, 640), 640, (96, 640)),
+        ((96, 640), 2048, (96, 2048)),
+        ((96, 640), 64, (64,)),
+        ((96, 272, 1024, 2048), 2048, (96, 272, 1024, 2048)),
+        ((96, 272, 1024, 2048), 500, (96, 272)),
+        ((96, 272, 1024, 2048), 9000, (96, 272, 1024, 2048, 4096, 8192)),
+        ((96, 272, 1024, 2048), 50, (50,)),
+    ],
+)
+def test_lengths_of_context(usual: tuple[int, ...], n_ctx: int, lengths: tuple[int, ...]) -> None:
+    assert _contexts(usual, n_ctx) == lengths
 
 
 def test_widths_of_the_longest_draft_and_below() -> None:

@@ -32,7 +32,8 @@ on one thread. What is exact is used by --exact.
 Quick = Annotated[bool, typer.Option("--quick", help="Two lengths of context and little text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the certificate as JSON, and nothing else, on stdout.")]
 Longest = Annotated[
-    int, typer.Option("--ctx", metavar="N", min=256, help="Longest context to certify; --quick: 640 at most.")
+    int | None,
+    typer.Option("--ctx", metavar="N", min=256, help="Longest context to certify: 2048, or 640 with --quick."),
 ]
 Widest = Annotated[int, typer.Option("--max-draft", metavar="N", min=1, max=63, help="Longest draft to certify.")]
 
@@ -46,7 +47,7 @@ def certify(
     model: common.Model = None,
     quick: Quick = False,
     json: Json = False,
-    ctx: Longest = 2048,
+    ctx: Longest = None,
     max_draft: Widest = 15,
     threads: common.Threads = None,
     kv_type: common.KvType = None,
@@ -74,7 +75,7 @@ def certify(
     screen.line(f"{time.perf_counter() - began_s:.0f} s; saved as {path}")
 
 
-def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, max_draft: int) -> Certificate:
+def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | None, max_draft: int) -> Certificate:
     from edgespec.bench import workloads
     from edgespec.certificate import Certificate
     from edgespec.certify import KV_TYPES, Grid, Means, thread_counts, widths
@@ -96,7 +97,9 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, m
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(Sysfs())
     n_threads = max(full_team(config, placement(topology), topology).wide, 1)
-    contexts = _contexts(_QUICK_CONTEXTS if quick else _CONTEXTS, min(n_ctx, info.n_ctx_train or n_ctx))
+    usual = _QUICK_CONTEXTS if quick else _CONTEXTS
+    n_ctx = n_ctx or usual[-1]
+    contexts = _contexts(usual, min(n_ctx, info.n_ctx_train or n_ctx))
     grid = Grid(
         contexts=contexts,
         widths=widths(max_draft),
@@ -134,11 +137,12 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int, m
 
 
 def _contexts(usual: Sequence[int], n_ctx: int) -> tuple[int, ...]:
-    """Where to measure: the usual lengths up to the longest wanted, doubled from there."""
-    found = [length for length in usual if length <= n_ctx]
-    if len(usual) > len(_QUICK_CONTEXTS):
-        while found and found[-1] * 2 <= n_ctx:
-            found.append(found[-1] * 2)
+    """Where to measure: the usual lengths up to the longest wanted, doubled from there; of two, the second is that."""
+    if usual == _QUICK_CONTEXTS:
+        return tuple(sorted({min(usual[0], n_ctx), n_ctx}))
+    found = [length for length in usual if length <= n_ctx] or [n_ctx]
+    while found[-1] * 2 <= n_ctx:
+        found.append(found[-1] * 2)
     return tuple(found)
 
 

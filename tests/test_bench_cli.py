@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
 from edgespec.conversation import Exchange, Saved
 from edgespec.core.cost import CostModel, CostTable
+from edgespec.tuning_profile import Choice, left_open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Loaded(FakeEngine):
     model_name: str = "fake"
     fingerprint: str = "f00"
     n_ctx: int = 512
+    tuned: Choice = field(default_factory=lambda: Choice(max_draft=7))
     target: Any = field(default_factory=lambda: SimpleNamespace(n_threads=2))
     machine: Any = field(default_factory=lambda: SimpleNamespace(monitor=SENSORS, governor=SimpleNamespace(cost=COST)))
 
@@ -51,7 +53,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Loaded:
 
     @contextmanager
     def opened(config: EngineConfig, screen: object) -> Iterator[Loaded]:
-        loaded.config = config
+        loaded.config = replace(config, max_draft=left_open(loaded.tuned, config).max_draft or config.max_draft)
         yield loaded
 
     monkeypatch.setattr(common, "open_engine", opened)
@@ -119,6 +121,8 @@ def test_asked_again_and_against_the_oracle(engine: Loaded, tmp_path: Path, caps
     assert main.run(["bench", *args]) == 0
     found = json.loads(out.read_text("utf-8"))
     assert found["settings"]["warm"] is True
+    assert found["stamp"]["tuned"] == "max_draft 7"
+    assert {limits.max_draft for drafter, limits in engine.asked} == {0, 7}  # as a chat would have it
     assert found["groups"]["chat"]["oracle"]["warm"]["runs"] == 2
     assert found["groups"]["chat"]["plain"]["footprint"]["temp_c"] == 50.0
     assert found["pass_s"] == {"1": 0.01, "4": 0.02}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from edgespec.bench import report, runner
 from edgespec.bench.modes import ORACLE, PLAIN, Mode, parse_modes
 from edgespec.bench.runner import Run
 from edgespec.bench.workloads import Question
+from edgespec.cli import main
 from edgespec.config import EngineConfig
 from edgespec.draft import NAMES
 from edgespec.engine import Engine
@@ -145,3 +147,21 @@ def test_an_inline_drafter_has_no_thread_of_its_own(engine: Engine) -> None:
 def test_rounds_are_kept_only_for_a_ceiling(engine: Engine) -> None:
     plan = runner.Plan(QUESTIONS[:1], parse_modes("auto", NAMES), Sampling(), max_tokens=8)
     assert runner.run_all(plan, lambda: engine, runner.Record()).rounds == {}
+
+
+def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, workload, out = gguf_maker.make(tmp_path / "llama.gguf"), tmp_path / "w.jsonl", tmp_path / "out.json"
+    workload.write_text('{"question_id": 1, "group": "g", "turns": ["abcabc"]}\n')
+    args = ["--workload", str(workload), "--modes", "auto,ngram-2,oracle", "--warm", "--max-tokens", "12"]
+    more = ["--ignore-eog", "--ctx", "256", "--threads", "1", "--json", str(out)]
+    assert main.run(["bench", str(model), *args, *more]) == 0
+    found = json.loads(out.read_text("utf-8"))
+    assert found["failures"] == []
+    assert [run["mode"] for run in found["runs"][::2]] == ["plain", "auto", "plain2", "ngram-2", "oracle"]
+    assert found["ceiling"]["auto"]["by_group"]["g"]["tokens"] == 11
+    assert "1" in found["pass_s"]
+    assert found["stamp"]["tuned"] is None
+    assert found["groups"]["g"]["auto"]["warm"]["runs"] == 1
+    shown = capsys.readouterr().out
+    assert "auto against the oracle" in shown
+    assert max(map(len, shown.splitlines())) <= 80

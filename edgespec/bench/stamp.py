@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Protocol
 
 from edgespec import __version__
@@ -13,6 +14,8 @@ from edgespec.config import EngineConfig
 from edgespec.device import host, thermal
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import read_topology
+from edgespec.kernels.load import status
+from edgespec.tuning_profile import Choice
 
 
 class StampEngine(Protocol):
@@ -22,6 +25,7 @@ class StampEngine(Protocol):
     model_name: str
     fingerprint: str
     n_ctx: int
+    tuned: Choice
 
 
 def load_average() -> tuple[float, ...] | None:
@@ -58,6 +62,8 @@ def make(
         "kv_type": engine.config.kv_type or "f16",
         "n_ctx": engine.n_ctx,
         "threads": threads,
+        "tuned": str(engine.tuned) if engine.tuned.values() else None,
+        "kernels": asdict(status()),
         "cpu": host.cpu_name(sysfs),
         "cpus": list(read_topology(sysfs).usable),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

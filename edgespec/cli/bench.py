@@ -123,10 +123,12 @@ def bench(
         _questions(workload or [], per_group, chats=chats), arms, sampling_from(config), rounds=rounds,
         max_tokens=max_tokens, max_draft=config.max_draft, system=config.system, ignore_eog=ignore_eog, warm=warm,
     )  # fmt: skip
-    # The target reserves rows for the longest draft of any mode.
-    longest = max(config.max_draft, *(arm.fixed_draft or 0 for arm in arms))
+    # The target reserves rows for the longest draft of any mode; asked for, no tuned one takes its place.
+    fixed = [arm.fixed_draft for arm in arms if arm.fixed_draft is not None]
+    if fixed:
+        config = replace(config, max_draft=max(int(config.max_draft), *fixed))
     screen = Screen(color=config.color)
-    report = _measure(plan, replace(config, max_draft=longest), screen, first_run=first_run)
+    report = _measure(plan, config, screen, first_run=first_run)
     if out is not None:
         from edgespec.bench.report import save_json
 
@@ -165,6 +167,8 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
 
     before, record = stamp.machine(), Record()
     with common.open_engine(config, screen) as engine:
+        if not any(mode.fixed_draft for mode in plan.modes):
+            plan = replace(plan, max_draft=engine.config.max_draft)  # the tuned one, as a chat would have it
         if first_run:
             fresh = FirstRuns(lambda: _reopened(engine, config))
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from edgespec.bench.device_model import Profile
 from edgespec.bench.modes import Mode
+from edgespec.bench.oracle import OracleDrafter
 from edgespec.bench.runner import Run
 from edgespec.bench.sim_device import Events, SimDevice, SimTarget, at
 from edgespec.bench.sim_texts import Texts
@@ -175,7 +176,10 @@ class SimMachine:
         self.controller = None
         if self.mode.drafter != "none":
             name = AUTO if self.mode.drafter == "auto" else self.mode.drafter
-            made = self.mode.make() if self.mode.make else REGISTRY[name](piece)
+            if self.mode.make is not None:
+                made = self.mode.make()
+            else:
+                made = OracleDrafter(prompt, answer) if self.mode.knows_the_text else REGISTRY[name](piece)
             drafting = Drafting(_Timed(made, self.device), self.target.n_vocab)
             if fixed is None:
                 self.controller = Controller(self.cost, Acceptance(self.prior, _GREEDY.temperature))
@@ -209,6 +213,9 @@ class SimMachine:
             saved_s=stats.saved_s,
             drafter=self.mode.drafter,
             finish_reason=generation.finish_reason,
+            ids=tuple(tokens[local] for local in generation.tokens),
+            verify_s=stats.verify_s,
+            draft_s=stats.draft_s,
         )
 
     def round(self, generation: Generation) -> None:

@@ -197,6 +197,17 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     assert "PARTIAL" in table(found)
 
 
+def test_ctrl_c_before_the_first_answer() -> None:
+    def fail(_drafter: str) -> None:
+        raise KeyboardInterrupt
+
+    engine = FakeEngine(speed, fail=fail)
+    plan = runner.Plan(QUESTIONS, MODES, Sampling())
+    record = runner.run_all(plan, lambda: engine, runner.Record(), clock=engine.clock)
+    assert (record.partial, record.runs) == (True, [])
+    assert "PARTIAL" in table(report.build(record))
+
+
 # --- texts ---
 
 

@@ -277,7 +277,7 @@ class _Asker:
                 if session is not None:
                     engine.release(session)
         except Exception as error:  # whatever it is, it belongs into the record and must not end the other runs
-            text = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
             done += [replace(blank, error=text) for blank in todo[len(done) :]]
         if mode.name == PLAIN and done[0].error is None:
             self._texts.setdefault(question.question_id, done[0].ids)

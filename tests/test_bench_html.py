@@ -21,10 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.bench import charts
-from edgespec.bench.html import page, verdict
+from edgespec.bench.html import PARTS, page, verdict
 from edgespec.bench.marks import Beside, Moment
 from edgespec.bench.page_data import spans, text
-from edgespec.bench.page_parts import PARTS
 from edgespec.bench.report import build, to_json
 from edgespec.bench.runner import Record, Run
 from edgespec.errors import ConfigError
@@ -140,7 +139,7 @@ def test_nothing_points_outside_and_every_chart_has_words_and_a_table(whole: str
     assert len(drawn) == 5
     assert all(svg["role"] == "img" and svg["aria-labelledby"] and "viewbox" in svg for svg in drawn)
     assert len(found.all("details")) == len(drawn)  # the table of a chart
-    assert len(found.all("table")) == len(found.all("caption")) == len(drawn) + 6
+    assert len(found.all("table")) == len(found.all("caption")) == len(drawn) + 7
     assert found.all("html") == [{"lang": "en"}]
     assert "prefers-color-scheme: dark" in whole
     assert any(meta.get("name") == "viewport" for meta in found.all("meta"))
@@ -163,6 +162,7 @@ def test_what_it_says(whole: str) -> None:
         "32 of 40 (80 %)", "20 of 40 (50 %)",  # of 40 drafts in four runs, positions 1 and 2
         "16.00 1.60",  # milliseconds of four rows, in single passes
         "EvalError: no", "throttled", "q7 auto 12 0.0020", "4 answers at once", "91 %", "fixed-3",
+        "auto – – 53 70 % 0.10",  # memory and joules unknown, highest temperature, lowest clock, others
         "plain again (noise)", "clock %: the highest clock", "sampling: temperature 0",
     ):  # fmt: skip
         assert said in words, said

@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 
-from edgespec.bench import charts
+from edgespec.bench import charts, page_charts, page_lists
 from edgespec.bench.modes import PLAIN_AGAIN
-from edgespec.bench.page_data import Data, items, number, text, times
-from edgespec.bench.page_parts import PARTS, main_mode
+from edgespec.bench.page_data import Data, items, main_mode, number, text, times
 
+PARTS = (
+    page_charts.ratios, page_charts.staircase, page_charts.acceptance, page_charts.timeline, page_charts.sustained,
+    page_lists.concurrency, page_lists.ceiling, page_lists.footprint, page_lists.texts, page_lists.left_out,
+    page_lists.stamp,
+)  # fmt: skip
+"""In the order of the page."""
 _QUIET = 0.05
 """Plain decoding further than this from itself: the machine was not quiet, and no ratio of it is to be trusted."""
 

@@ -1,19 +1,49 @@
-"""Reading a report's data without trusting its shape, and writing values for a person. Unknown is a dash."""
+"""What the parts of the page are made of, reading a report's data without trusting its shape, and writing values.
+
+Unknown is a dash.
+"""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from edgespec.bench.charts import Spread
+from edgespec.bench.modes import ORACLE, PLAIN, PLAIN_AGAIN
 
 Data = Mapping[str, Any]
 
 DASH = "–"
+ALL = "all groups"
+_AUTO = "auto"
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _BIDI = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
 """Marks that turn the text around them: a name must not rewrite what stands beside it. Source: Unicode UAX #9."""
 _LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text. `texts` are the columns that are no numbers; the first column names the row."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page; `svg` is a finished element, all else is text that the template escapes."""
+
+    key: str
+    title: str
+    texts: Sequence[str] = ()
+    svg: str | None = None
+    tables: Sequence[Table] = ()
 
 
 def items(found: object) -> Data:
@@ -40,6 +70,30 @@ def text(found: object) -> str:
     return "".join(
         "\ufffd" if unicodedata.category(char) in _HIDDEN or char in _BIDI else char for char in raw.replace("\n", " ")
     )
+
+
+def drafting_modes(report: Data) -> list[str]:
+    """Modes that draft, in the order in which they were asked for."""
+    asked = [str(mode) for mode in many(items(report.get("settings")).get("modes"))]
+    seen = [*items(report.get("geomean")), *(mode for cells in groups(report).values() for mode in cells)]
+    return [mode for mode in dict.fromkeys([*asked, *seen]) if mode not in {PLAIN, PLAIN_AGAIN}]
+
+
+def main_mode(report: Data) -> str:
+    """The mode that a user would have: auto, or else the first that drafts without knowing the text."""
+    drafting = [mode for mode in drafting_modes(report) if mode != ORACLE]
+    return _AUTO if _AUTO in drafting else next(iter(drafting), _AUTO)
+
+
+def groups(report: Data) -> dict[str, Data]:
+    """Cells by group, then by mode."""
+    return {str(group): items(cells) for group, cells in items(report.get("groups")).items()}
+
+
+def spread(cell: object) -> Spread:
+    """A cell's ratio and its interval."""
+    found = items(cell)
+    return Spread(number(found.get("ratio")), number(found.get("ratio_low")), number(found.get("ratio_high")))
 
 
 def by_width(found: object) -> dict[int, float]:
@@ -104,6 +158,11 @@ def percent(value: float | None) -> str:
 def times(ratio: float) -> str:
     """A ratio in a sentence: a third digit where two would hide whether it is above 1."""
     return f"{ratio:.3f}" if abs(ratio - 1.0) < 0.05 else f"{ratio:.2f}"
+
+
+def interval(found: Spread) -> str:
+    """The interval of a ratio."""
+    return DASH if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
 def _value(found: object) -> str:

@@ -1,4 +1,4 @@
-"""The parts of the page: each from the report's data to a chart, a table that says the same, and a few words.
+"""The parts of the page with a chart: from the report's data to a picture, a table that says the same, and a few words.
 
 A part for which the report has no data is None.
 """
@@ -6,79 +6,45 @@ A part for which the report has no data is None.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from edgespec.bench import charts
 from edgespec.bench.charts import Line, Spread, Words
-from edgespec.bench.modes import ORACLE, PLAIN, PLAIN_AGAIN
+from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
 from edgespec.bench.page_data import (
+    ALL,
     DASH,
     Data,
+    Section,
+    Table,
     brief,
     by_width,
-    flat,
+    drafting_modes,
+    groups,
+    interval,
     items,
+    main_mode,
     many,
     number,
     percent,
     shown,
     spans,
+    spread,
     summed,
     text,
 )
 
-_ALL = "all groups"
-_AUTO = "auto"
-_LOSSES = {"no_proposal": "no guess", "wrong": "wrong", "too_short": "too short", "too_long": "too long",
-           "python": "outside"}  # fmt: skip
 _N_SPANS = 12
 """Rows of a table that stands for a chart over time."""
-_N_ROWS = 40
-"""Most rows of a list of cases; the rest is in the JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text. `texts` are the columns that are no numbers; the first column names the row."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the page; `svg` is a finished element, all else is text that the template escapes."""
-
-    key: str
-    title: str
-    texts: Sequence[str] = ()
-    svg: str | None = None
-    tables: Sequence[Table] = ()
-
-
-def drafting_modes(report: Data) -> list[str]:
-    """Modes that draft, in the order in which they were asked for."""
-    asked = [str(mode) for mode in many(items(report.get("settings")).get("modes"))]
-    seen = [*items(report.get("geomean")), *(mode for cells in _groups(report).values() for mode in cells)]
-    return [mode for mode in dict.fromkeys([*asked, *seen]) if mode not in {PLAIN, PLAIN_AGAIN}]
-
-
-def main_mode(report: Data) -> str:
-    """The mode that a user would have: auto, or else the first that drafts without knowing the text."""
-    drafting = [mode for mode in drafting_modes(report) if mode != ORACLE]
-    return _AUTO if _AUTO in drafting else next(iter(drafting), _AUTO)
 
 
 def ratios(report: Data) -> Section | None:
     """Ratios by group and mode, against 1 and the noise."""
     modes = drafting_modes(report)
-    rows = {**{text(group): cells for group, cells in _groups(report).items()}, _ALL: items(report.get("geomean"))}
-    points = {row: {text(mode): _spread(cells.get(mode)) for mode in modes} for row, cells in rows.items()}
-    if not any(spread.value for found in points.values() for spread in found.values()):
+    rows = {**{text(group): cells for group, cells in groups(report).items()}, ALL: items(report.get("geomean"))}
+    points = {row: {text(mode): spread(cells.get(mode)) for mode in modes} for row, cells in rows.items()}
+    if not any(point.value for found in points.values() for point in found.values()):
         return None
-    told = "; ".join(f"{mode} {shown(spread.value, 3)}" for mode, spread in points[_ALL].items())
+    told = "; ".join(f"{mode} {shown(point.value, 3)}" for mode, point in points[ALL].items())
     words = Words(
         "ratios",
         "How many times as fast as plain decoding",
@@ -88,14 +54,14 @@ def ratios(report: Data) -> Section | None:
         _ratio_row(row, mode, items(found[mode]))
         for row, found in rows.items()
         for mode in (PLAIN, *modes, PLAIN_AGAIN)
-        if mode in found and (row, mode) != (_ALL, PLAIN)
+        if mode in found and (row, mode) != (ALL, PLAIN)
     ]
     note = (
         "Right of the line at 1, drafting is faster. A bar is the 95 % interval; the grey band is plain decoding "
         "against itself, which is what chance does on this machine."
     )
     head = ("group", "mode", "tok/s", "ratio", "95 % interval", "tokens a pass", "right")
-    svg = charts.ratios(words, points, {row: _spread(found.get(PLAIN_AGAIN)) for row, found in rows.items()})
+    svg = charts.ratios(words, points, {row: spread(found.get(PLAIN_AGAIN)) for row, found in rows.items()})
     return Section("ratios", words.title, (note,), svg, (Table("Ratios", head, cells, frozenset({1})),))
 
 
@@ -106,7 +72,7 @@ def staircase(report: Data) -> Section | None:
     if not ms.get(1):
         return None
     mode = main_mode(report)
-    chosen = summed(items(cells.get(mode)).get("widths") for cells in _groups(report).values())
+    chosen = summed(items(cells.get(mode)).get("widths") for cells in groups(report).values())
     total = sum(chosen.values())
     single = f" {percent(chosen.get(1, 0) / total)} of the passes had a single row." if total else ""
     words = Words(
@@ -136,7 +102,7 @@ def acceptance(report: Data) -> Section | None:
     """How often the n-th drafted token was right."""
     counts: dict[str, list[tuple[int, int]]] = {}
     for mode in drafting_modes(report):
-        cells = [items(found.get(mode)) for found in _groups(report).values()]
+        cells = [items(found.get(mode)) for found in groups(report).values()]
         widths, hits = (
             summed(cell.get("widths") for cell in cells),
             [many(c.get("accepted_by_position")) for c in cells],
@@ -167,29 +133,6 @@ def acceptance(report: Data) -> Section | None:
     note = "Of the drafts that were so long, how many had this token right, and with it all before."
     table = Table("Right guesses by position", ("position", *counts), rows)
     return Section("right", words.title, (note,), charts.acceptance(words, lines), (table,))
-
-
-def ceiling(report: Data) -> Section | None:
-    """The share of what a drafter that knows the text would gain, and where the rest is lost."""
-    rows = [
-        (
-            text(group),
-            text(mode),
-            percent(number(items(gap).get("share"))),
-            *(shown(number(items(items(gap).get("lost_ms_token")).get(name)), 2) for name in _LOSSES),
-        )
-        for mode, found in items(report.get("ceiling")).items()
-        for group, gap in (*items(items(found).get("by_group")).items(), (_ALL, found))
-    ]
-    if not rows:
-        return None
-    note = (
-        "Its speed against a drafter that knows the text and drafts as long as pays; then where the rest is lost, "
-        "in milliseconds for each token: no guess, a wrong one, right guesses that were not checked, wrong ones that "
-        "were, and time outside the passes."
-    )
-    table = Table("Share of the ceiling", ("group", "mode", "share", *_LOSSES.values()), rows, frozenset({1}))
-    return Section("ceiling", "How much of the possible it reaches", (note,), tables=(table,))
 
 
 def timeline(report: Data) -> Section | None:
@@ -239,95 +182,6 @@ def sustained(report: Data) -> Section | None:
     return _over_time(words, xs, panels, found, "minutes", (words.text,))
 
 
-def concurrency(report: Data) -> Section | None:
-    """Several answers at once."""
-    data = items(report.get("concurrency"))
-    cells = items(data.get("modes"))
-    if not cells:
-        return None
-    rows = [
-        (
-            text(mode),
-            shown(number(items(cell).get("tok_s")), 1),
-            shown(None if mode == PLAIN else number(items(cell).get("ratio")), 3),
-            DASH if mode == PLAIN else _interval(_spread(cell)),
-            percent(number(items(cell).get("acceptance"))),
-            shown(number(items(cell).get("slowest_over_mean")), 2),
-        )
-        for mode, cell in cells.items()
-    ]
-    head = ("mode", "tok/s in all", "ratio", "95 % interval", "right", "slowest / mean")
-    title = f"{brief(number(data.get('sessions')))} answers at once"
-    note = "In the same passes of the model. Slowest / mean: 1 where all answers are equally fast."
-    return Section("concurrency", title, (note,), tables=(Table(title, head, rows),))
-
-
-def texts(report: Data) -> Section | None:
-    """Where answers differ from plain's."""
-    if "differences" not in report:
-        return None
-    found = [items(item) for item in many(report["differences"])]
-    title = "Texts"
-    if not found:
-        n = sum(1 for run in map(items, many(report.get("runs"))) if run.get("mode") != PLAIN and not run.get("error"))
-        return Section("texts", title, (f"All {n} other answers equal those of plain decoding.",))
-    rows = [
-        (
-            text(item.get("question_id")),
-            text(item.get("mode")),
-            text(item.get("position")),
-            shown(number(item.get("margin")), 4),
-            text(item.get("note") or DASH),
-        )
-        for item in found[:_N_ROWS]
-    ]
-    deviation = number(report.get("certified_deviation"))
-    certified = f" Certified is a deviation of {deviation:.2f} logits." if deviation is not None else ""
-    note = (
-        f"{len(found)} answers differ from those of plain decoding. The margin says by how many logits the model "
-        f"preferred plain's token: near 0, rounding decides.{certified}"
-    )
-    head = ("question", "mode", "at token", "margin", "note")
-    table = Table(f"Differences{_first_of(found)}", head, rows, frozenset({1, 4}))
-    return Section("texts", title, (note,), tables=(table,))
-
-
-def left_out(report: Data) -> Section | None:
-    """What failed, what was marked and gave no ratio, where drafting was off, and why."""
-    rows = [("failed", run, run.get("error")) for run in map(items, many(report.get("failures")))]
-    rows += [("no ratio", run, run.get("reason")) for run in map(items, many(report.get("marked")))]
-    for name in ("sustain", "concurrency"):
-        rows += [("failed", run, run.get("error")) for run in map(items, many(items(report.get(name)).get("failures")))]
-    rows += [
-        ("drafting off", {"group": group, "mode": mode}, f"{reason} ({count} runs)")
-        for group, cells in _groups(report).items()
-        for mode, cell in cells.items()
-        for reason, count in items(items(cell).get("off_reasons")).items()
-    ]
-    if not rows:
-        return None
-    cells = [
-        (what, text(run.get("mode", DASH)), text(run.get("question_id") or run.get("group") or DASH), text(why))
-        for what, run, why in rows[:_N_ROWS]
-    ]
-    table = Table(f"Left out{_first_of(rows)}", ("what", "mode", "where", "why"), cells, frozenset({1, 2, 3}))
-    return Section("left-out", "What failed or does not count", tables=(table,))
-
-
-def stamp(report: Data) -> Section | None:
-    """On what machine and with which settings."""
-    tables = [
-        Table(caption, ("what", "value"), rows, frozenset({1}))
-        for caption, name in (("Machine", "stamp"), ("Settings", "settings"))
-        if (rows := flat(items(report.get(name))))
-    ]
-    return Section("stamp", "Machine and settings", tables=tables) if tables else None
-
-
-PARTS = (ratios, staircase, acceptance, ceiling, timeline, sustained, concurrency, texts, left_out, stamp)
-"""In the order of the page."""
-
-
 def _over_time(
     words: Words,
     xs: Sequence[float],
@@ -362,34 +216,17 @@ def _over_time(
 
 
 def _ratio_row(row: str, mode: str, cell: Data) -> tuple[str, ...]:
-    spread = Spread(None) if mode == PLAIN else _spread(cell)
+    point = Spread(None) if mode == PLAIN else spread(cell)
     return (
         row,
         "plain again (noise)" if mode == PLAIN_AGAIN else text(mode),
         shown(number(cell.get("tok_s")), 1),
-        shown(spread.value, 3),
-        _interval(spread),
+        shown(point.value, 3),
+        interval(point),
         shown(number(cell.get("tokens_per_round")), 2),
         percent(number(cell.get("acceptance"))),
     )
 
 
-def _groups(report: Data) -> dict[str, Data]:
-    return {str(group): items(cells) for group, cells in items(report.get("groups")).items()}
-
-
-def _spread(cell: object) -> Spread:
-    found = items(cell)
-    return Spread(number(found.get("ratio")), number(found.get("ratio_low")), number(found.get("ratio_high")))
-
-
-def _interval(spread: Spread) -> str:
-    return DASH if spread.low is None or spread.high is None else f"{spread.low:.3f} to {spread.high:.3f}"
-
-
 def _of(right: int, n: int) -> str:
     return f"{right} of {n} ({percent(right / n)})" if n else DASH
-
-
-def _first_of(found: Sequence[object]) -> str:
-    return f", the first {_N_ROWS} of {len(found)}" if len(found) > _N_ROWS else ""

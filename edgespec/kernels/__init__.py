@@ -9,7 +9,7 @@ Source: docs/cheap-rows.md; ggml-cpu/repack.cpp of ggml 0.25.3.
 
 from __future__ import annotations
 
-from edgespec.kernels.build import Built, build, find_built, library_folder, set_for
+from edgespec.kernels.compiled import Built, build, find_built, library_folder, set_for
 from edgespec.kernels.load import Status, leave_off, loading, n_shares, status
 
 ON_BY_DEFAULT = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import DeviceError
-from edgespec.kernels.build import GGML, find_built, library_folder
+from edgespec.kernels.compiled import GGML, find_built, library_folder
 
 _N_CASES = 300
 """Of the test at every load; about 10 ms."""

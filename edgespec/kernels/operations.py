@@ -46,11 +46,14 @@ class Ggml:
         ):
             function = getattr(library, name)
             function.restype, function.argtypes = restype, argtypes
+        self._silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, pointer)(lambda *_: None)
+        self._base.ggml_log_set(self._silent, None)
         self.backend = self._cpu.ggml_backend_cpu_init()
 
     def close(self) -> None:
-        """Free the backend."""
+        """Free the backend; ggml writes to stderr again."""
         self._base.ggml_backend_free(self.backend)
+        self._base.ggml_log_set(None, None)
 
     def context(self) -> Any:
         """A place for tensors without data."""

@@ -1,0 +1,187 @@
+"""The kernels' results are ggml's own, bit for bit; a fault in them is found, not lived with."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernels_tools import FORMS, changed_sources, compiled, needs_kernels
+
+from edgespec.kernels import compiled as building
+from edgespec.kernels.load import declare, text_of
+from edgespec.target import lib
+
+pytestmark = needs_kernels
+_SLOWEST = FORMS[-1] if FORMS else building.SETS[-1]
+"""The form of plain AVX2: quickest to compile."""
+
+
+def self_test(library: Path, seed: int, n_cases: int) -> str | None:
+    """The library's comparison with ggml, which must be loaded; nothing is put in front of it here."""
+    lib.native()
+    return text_of(declare(ctypes.CDLL(str(library))).edgespec_self_test(seed, n_cases))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_twelve_thousand_random_and_extreme_cases(form: building.InstructionSet, tmp_path: Path) -> None:
+    assert self_test(compiled(tmp_path, form), 1, 12_000) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("_mm256_fmadd_ps(isum, ", "_mm256_add_ps(acc[r], 0 * acc[r] + isum * ", id="rounded twice"),
+        pytest.param("x[r].offset)", "x[r].offset + 1)", id="an integer off by one"),
+        pytest.param("(0, 1, 4, 5, 2, 3, 6, 7)", "(0, 1, 4, 5, 2, 3, 7, 6)", id="two columns exchanged"),
+        pytest.param("n_rows - r)", "n_rows - r > 3 ? 3 : n_rows - r)", id="every fourth row left out"),
+        pytest.param("i < n_w; i++, w", "i <= n_w; i++, w", id="columns beyond the last"),
+    ],
+)
+def test_the_self_test_finds_what_is_wrong(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "add_ps" in new:
+        new = "fused(isum, "
+    sources = changed_sources(tmp_path, "q4_0_avx2.c", old, new)
+    if new == "fused(isum, ":
+        file = sources / "q4_0_avx2.c"
+        twice = "static __m256 fused(__m256 a, __m256 b, __m256 c) { return _mm256_add_ps(_mm256_mul_ps(a, b), c); }\n"
+        file.write_text(file.read_text().replace("static inline __m256i dot", twice + "static inline __m256i dot"))
+    monkeypatch.setattr(building, "SOURCES", sources)
+    problem = self_test(compiled(tmp_path, _SLOWEST, "-O1"), 1, 300)
+    assert problem is not None
+    assert problem.startswith("case ")
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=lambda form: form.name)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A process in which ggml computes behind the kernels."""
+    library = compiled(tmp_path_factory.mktemp("kernels"), request.param)
+    worker = Path(__file__).parent / "kernels_worker.py"
+    command = [sys.executable, str(worker), str(library), str(building.library_folder())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(**case: object) -> dict[str, Any]:
+            print(json.dumps(case), file=process.stdin, flush=True)
+            answer = json.loads(process.stdout.readline())  # type: ignore[union-attr]  # asserted above
+            assert isinstance(answer, dict)
+            return answer
+
+        yield ask
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@given(
+    n_rows=st.integers(1, 19),
+    n_columns=st.integers(1, 40).map(lambda n: 8 * n),
+    n=st.integers(1, 9).map(lambda n: 32 * n),
+    n_threads=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_whole_products_on_any_number_of_threads(
+    run: Run, n_rows: int, n_columns: int, n: int, n_threads: int, seed: int
+) -> None:
+    ask = partial(run, n=n, n_columns=n_columns, n_rows=n_rows, n_threads=n_threads, seed=seed)
+    answer = ask(on=True)
+    assert answer["wrong"] == []
+    assert (answer["n_shares"] > 0) == (n_rows >= 2)  # beyond 16 rows, ggml asks for the first 16 on their own
+    # All rows of a share are one pass over its weights, also those that ggml asks for one by one.
+    assert answer["n_shares"] <= max(1, min(4 * n_threads, n_columns // 8))
+
+
+def test_switched_off_they_compute_nothing(run: Run) -> None:
+    assert run(n=64, n_columns=64, n_rows=5, n_threads=2, seed=1, on=False) == {"wrong": [], "n_shares": 0}
+
+
+_HARNESS = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "rows.h"
+static unsigned state = 1;
+static int draw(void) { state = state * 1664525u + 1013904223u; return (int)(state >> 16); }
+static void *filled(size_t n) { char *p = malloc(n); for (size_t i = 0; i < n; i++) p[i] = (char)draw(); return p; }
+int main(void) {
+    for (int n_rows = 1; n_rows <= MAX_ROWS; n_rows++)
+        for (int n_w = 1; n_w <= 3; n_w++)
+            for (int n_blocks = 1; n_blocks <= 20; n_blocks += 6) {
+                const size_t bs = 8 * (size_t)n_w;
+                weights_8 *w = filled(sizeof *w * n_w * n_blocks);
+                char *rows = filled(sizeof(row_1) * n_rows * n_blocks);
+                row_block *x = malloc(sizeof *x * n_rows * n_blocks);
+                float *s = malloc(sizeof *s * bs * n_rows);
+                read_rows(n_blocks, rows, n_rows, x);
+                edgespec_q4_0_rows(n_blocks, w, n_w, x, n_rows, s + OVER, bs);
+                free(w); free(rows); free(x); free(s);
+            }
+    puts("done");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("over", [0, 1])
+def test_no_byte_beyond_exactly_sized_buffers(form: building.InstructionSet, over: int, tmp_path: Path) -> None:
+    harness = tmp_path / "harness.c"
+    harness.write_text(_HARNESS, encoding="utf-8")
+    command, _ = building._compiler()
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *form.flags]
+    probe = tmp_path / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    if subprocess.run([*command, *flags[:5], probe, "-o", tmp_path / "probe"], capture_output=True).returncode:
+        pytest.skip("the compiler has no address sanitizer")
+    sources = [harness, building.SOURCES / form.source]
+    made = subprocess.run(
+        [*command, *flags, f"-DOVER={over}", f"-I{building.SOURCES}", *sources, "-o", tmp_path / "harness"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run([tmp_path / "harness"], capture_output=True, text=True, timeout=60)
+    if over:
+        assert "AddressSanitizer" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_activations_that_only_infinity_gives_are_left_to_ggml(tmp_path: Path) -> None:
+    """-128 times a negative weight is another number in the stock kernels, which negate the activation in 8 bits."""
+    assert shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    code = tmp_path / "rows.c"
+    code.write_text(
+        '#include "rows.h"\nbool read(int n, const void *r, int k, row_block *x) { return read_rows(n, r, k, x); }\n'
+    )
+    library = tmp_path / "rows.so"
+    command = [
+        *building._compiler()[0],
+        "-shared",
+        "-fPIC",
+        *_SLOWEST.flags,
+        f"-I{building.SOURCES}",
+        code,
+        "-o",
+        library,
+    ]
+    subprocess.run(command, check=True)
+    rows = ctypes.create_string_buffer(34 * 5)
+    room = ctypes.create_string_buffer(40 * 5)
+    read = ctypes.CDLL(str(library)).read
+    read.restype = ctypes.c_bool
+    assert read(1, rows, 5, room)
+    for at in (8, 100, 135, 136 + 2, 136 + 33):  # within the four, and within the single row behind it
+        changed = ctypes.create_string_buffer(rows.raw)
+        changed[at] = b"\x80"
+        assert not read(1, changed, 5, room)

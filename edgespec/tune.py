@@ -45,7 +45,7 @@ _N_TOKENS, _N_TOKENS_SLOW = 48, 24
 _N_CONTEXT, _N_CONTEXT_SHORT = 512, 16
 """Cached tokens beneath the passes; short where a memory does not rewind and the prompt is evaluated every time."""
 _N_CTX = 1024
-_N_OPEN = 3
+_N_OPEN = 6
 """Engines that are kept open, where the memory holds them."""
 _FREE = 0.25
 """Cores' worth of time that others may take of those the threads need."""
@@ -85,7 +85,7 @@ def tune(task: Task, tell: Callable[[str], None] = lambda _: None, seed: int = 0
         knobs = list(rig.knobs(topology))
         left_s = task.budget_s - (time.perf_counter() - began_s)
         choice, findings = search(knobs, Means(time.perf_counter, watch.trouble, tell, seed), left_s)
-    if findings and all(finding.n_dropped and finding.s_token is None for finding in findings):
+    if findings and watch.last is not None and all(finding.s_token is None for finding in findings):
         raise DeviceError(f"nothing could be measured undisturbed ({watch.last}): the profile stays as it was")
     findings = (*rig.settled, *findings)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -130,6 +130,7 @@ class Rig:
 
     def __init__(self, task: Task, recurrent: bool, tell: Callable[[str], None]) -> None:
         """`recurrent`: longer drafts than the default would cost this model memory."""
+        self.path = task.path
         self._task = task
         self._tell = tell
         self._engines: dict[Choice, Engine] = {}

@@ -30,6 +30,7 @@ _LEVEL = 0.99
 _N_BOOTSTRAP = 1000
 _LEAST, _MOST = 10, 100
 """Rounds that decide."""
+_TOO_SHORT = "too few rounds fit the time: give more --minutes"
 _LEAST_NARROWING, _MOST_NARROWING = 3, 10
 _NARROWING = 0.4
 """Part of an option's time for narrowing."""
@@ -87,7 +88,13 @@ def search(knobs: Sequence[Knob], means: Means, budget_s: float) -> tuple[Choice
     for index, knob in enumerate(knobs):
         left_s = ends_s - means.clock()
         share = knob.share / sum(other.share for other in knobs[index:])
-        finding = _Option(knob, choice, means, means.clock() + left_s * share).decide()
+        option = _Option(knob, choice, means, means.clock() + left_s * share)
+        try:
+            finding = option.decide()
+        except EdgespecError as error:
+            if choice == Choice():
+                raise
+            finding = option.kept(f"not decided: {error}")
         findings.append(finding)
         if finding.value is not None:
             choice = _with(choice, knob, finding.value)
@@ -122,14 +129,17 @@ class _Option:
     trouble: str | None = None
     round_s: float = 0.0
     """What the last round took."""
+    measured_s: float = math.inf
+    """What the quickest measurement took, all in all."""
     base_s: list[float] = field(default_factory=list)
     """Seconds of a token with `base`, by rounds."""
     _n_played: int = 0
 
     def decide(self) -> Finding:
+        """Measure, and say what follows from it."""
         others = [_with(self.base, self.knob, value) for value in self.knob.values]
-        if not others:
-            return self._kept("there is nothing else to choose from")
+        if self.means.clock() >= self.ends_s:
+            return self.kept(_TOO_SHORT)
         seen: dict[Choice, list[float]] = {}
         best: Choice | None = others[0]
         if len(others) > 1:
@@ -138,9 +148,8 @@ class _Option:
             best = None
         tried = tuple(self._first_look(other, seen) for other in others)
         if best is None:
-            possible = any(item.note is None for item in tried)
-            reason = "nothing else was faster" if possible else "nothing else is possible"
-            return self._kept(self._unsure() or reason, tried)
+            reason = "nothing else is possible" if len(self.refused) == len(others) else "nothing else was faster"
+            return self.kept(self._unsure() or reason, tried)
         references = [self.base] if self.base == Choice() else [self.base, Choice()]
         rounds = self._play([*references, best], self.ends_s, _LEAST, _MOST, stop=self._slower(best))
         return self._judged(best, references, rounds, tried)
@@ -164,19 +173,29 @@ class _Option:
         return (alive[0] if alive else None), seen
 
     def _possible(self, others: Iterable[Choice]) -> list[Choice]:
-        """Those that can be measured at all; trying them is also what warms them up."""
-        self.knob.measure(self.base)
-        found = []
-        for other in others:
-            self._say(other)
-            try:
-                self.knob.measure(other)
-            except EdgespecError as error:
-                self.refused[other] = str(error)
-            else:
-                found.append(other)
+        """Those that can be measured at all, as far as time allows; trying them is also what warms them up."""
+        self._try(self.base)
+        found = [other for other in others if self._fits(self.measured_s) and self._try(other) is not None]
+        self.round_s = self.measured_s * (1 + len(found))
         self.means.trouble()  # nothing of this is counted
         return found
+
+    def _try(self, choice: Choice) -> float | None:
+        """Seconds of a token; None where the choice is not possible after all, which is remembered."""
+        self._say(choice)
+        began_s = self.means.clock()
+        try:
+            s_token = self.knob.measure(choice)
+        except EdgespecError as error:
+            if choice in (self.base, Choice()):
+                raise
+            self.refused[choice] = str(error)
+            return None
+        self.measured_s = min(self.measured_s, self.means.clock() - began_s)
+        return s_token
+
+    def _fits(self, seconds: float) -> bool:
+        return self.means.clock() + seconds <= self.ends_s
 
     def _play(
         self,
@@ -189,12 +208,13 @@ class _Option:
         """Rounds that count, seconds of a token by choice: `least` of them as far as time allows, at most `most`."""
         found: list[dict[Choice, float]] = []
         while len(found) < most and self.n_in_a_row < _MOST_DROPPED and not stop(found):
-            ends_s = self.ends_s if len(found) < least else until_s
-            if self.means.clock() + self.round_s > ends_s:
+            if any(choice in self.refused for choice in choices):
                 break
             missing = least - len(found)
-            if self.means.clock() + missing * self.round_s > self.ends_s:
-                break  # it could not decide anything
+            if not self._fits(self.round_s) or not self._fits(missing * len(choices) * self.measured_s):
+                break  # too few would decide nothing
+            if missing <= 0 and self.means.clock() + self.round_s > until_s:
+                break
             row = self._round(choices)
             if row is not None:
                 found.append(row)
@@ -210,8 +230,10 @@ class _Option:
         began_s = self.means.clock()
         row = {}
         for choice in order:
-            self._say(choice)
-            row[choice] = self.knob.measure(choice)
+            s_token = self._try(choice)
+            if s_token is None:
+                return None
+            row[choice] = s_token
         self.round_s = self.means.clock() - began_s
         trouble = self.means.trouble()
         if trouble is not None:
@@ -236,7 +258,7 @@ class _Option:
         self, best: Choice, references: Sequence[Choice], rounds: list[dict[Choice, float]], tried: tuple[Tried, ...]
     ) -> Finding:
         if len(rounds) < _LEAST:
-            return self._kept(self._unsure() or "too few rounds fit the time: give more --minutes", tried)
+            return self.kept(self.refused.get(best) or self._unsure() or _TOO_SHORT, tried)
         bounds = [interval(_logs(rounds, reference, best), self.means.seed) for reference in references]
         ratio, low, high = bounds[0]
         value = getattr(best, self.knob.option)
@@ -245,21 +267,20 @@ class _Option:
         if min(ratio for ratio, _, _ in bounds) >= LEAST_GAIN and min(low for _, low, _ in bounds) > 1:
             return self._finding(value, "clearly faster", tried)
         why = "slower" if high < 1 else "no gain" if high < LEAST_GAIN else "within the noise"
-        return self._kept(f"the best of the others is {why}", tried)
+        return self.kept(f"the best of the others is {why}", tried)
 
     def _unsure(self) -> str | None:
         """Why nothing could be decided, where that is how it ended."""
         if self.n_in_a_row >= _MOST_DROPPED:
             return f"not decided: {self.trouble}"
-        if not self.base_s and self.round_s:
-            return "too few rounds fit the time: give more --minutes"
-        return None
+        return None if self.base_s or len(self.refused) == len(self.knob.values) else _TOO_SHORT
 
     def _first_look(self, other: Choice, seen: dict[Choice, list[float]]) -> Tried:
         logs, value = seen.get(other, []), getattr(other, self.knob.option)
         return Tried(value, math.exp(median(logs)) if logs else None, None, None, len(logs), self.refused.get(other))
 
-    def _kept(self, why: str, tried: tuple[Tried, ...] = ()) -> Finding:
+    def kept(self, why: str, tried: tuple[Tried, ...] = ()) -> Finding:
+        """What stood stays."""
         return self._finding(None, why, tried)
 
     def _finding(self, value: Value, why: str, tried: tuple[Tried, ...]) -> Finding:

@@ -54,7 +54,7 @@ class Device:
             Knob("max_draft", 15, DRAFTS, self.measure),
         ]
 
-    def tune(self, budget_s: float = 240.0) -> tuple[Choice, float]:
+    def tune(self, budget_s: float) -> tuple[Choice, float]:
         choice, _ = search(self.knobs(), Means(self.clock, seed=self.seed), budget_s)
         return choice, self.clock.now_s
 
@@ -84,15 +84,15 @@ GRID = [
 
 @pytest.mark.parametrize("best", GRID, ids=str)
 def test_the_planted_best_of_the_grid_is_found_in_time(best: Choice) -> None:
-    profile = next(iter(load_profiles().values()))
-    found = [Device(phone(profile, best), seed).tune() for seed in range(10)]
-    assert [choice for choice, _ in found].count(best) >= 9
-    assert max(took_s for _, took_s in found) <= 240.0
+    profile = load_profiles()["pixel7"]
+    found = [Device(phone(profile, best), seed, n_tokens=1).tune(180.0) for seed in range(5)]
+    assert [choice for choice, _ in found] == [best] * 5
+    assert max(took_s for _, took_s in found) <= 180.0
 
 
-@pytest.mark.parametrize("noise", [0.005, 0.05, 0.2])
+@pytest.mark.parametrize("noise", [0.01, 0.1])
 def test_noise_alone_does_not_leave_the_default(noise: float) -> None:
-    found = [Device(lambda _: 0.02, seed, noise).tune()[0] for seed in range(100)]
+    found = [Device(lambda _: 0.02, seed, noise).tune(60.0)[0] for seed in range(100)]
     assert sum(choice != Choice() for choice in found) <= 5
 
 
@@ -100,7 +100,7 @@ def test_gains_nobody_notices_change_nothing() -> None:
     def truth(choice: Choice) -> float:
         return 0.02 / (1.004 if choice.threads == 3 else 1.0)
 
-    assert Device(truth, 1, noise=0.0005).tune()[0] == Choice()
+    assert Device(truth, 1, noise=0.0005).tune(60.0)[0] == Choice()
 
 
 def test_a_slow_device_keeps_what_it_cannot_decide_and_ends_in_time() -> None:
@@ -109,7 +109,7 @@ def test_a_slow_device_keeps_what_it_cannot_decide_and_ends_in_time() -> None:
     choice, findings = search(knobs, Means(device.clock), 100.0)
     assert choice == Choice()
     assert "more --minutes" in findings[0].why
-    assert device.clock.now_s <= 100.0 + sum(2.5 * 20 * (1 + len(knob.values)) for knob in knobs)
+    assert device.clock.now_s <= 100.0 + 60.0  # a measurement takes 20 s, three times that where there is a spike
 
 
 def test_disturbed_rounds_do_not_count_and_are_repeated() -> None:
@@ -127,8 +127,8 @@ def test_disturbed_rounds_do_not_count_and_are_repeated() -> None:
 
     choice, (finding,) = search([Knob("drafter", "ngram", ("none",), measure)], Means(clean.clock, trouble), 240.0)
     assert choice == Choice(drafter="none")
-    assert finding.tried[0].n_rounds == 40
-    assert finding.n_dropped == 20
+    assert finding.tried[0].n_rounds == 100
+    assert finding.n_dropped == 50
     assert finding.tried[0].low is not None
     assert finding.tried[0].low > 1.2
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH_IN = 4.7
+_WIDTH_IN = 4.3
 """Inches of 72 units: at the width of a phone the text is shown about as large as it is drawn."""
 _COLORS = {
     "ink": "#010203", "grid": "#010204", "mute": "#010205", "c1": "#010206", "c2": "#010207", "c3": "#010208",
@@ -71,6 +71,8 @@ class Line:
     name: str
     xs: Sequence[float]
     ys: Sequence[float | None]
+    base: bool = False
+    """Whether it is what the others are held against: then it has the colour of the text."""
 
 
 def check_installed() -> None:
@@ -145,9 +147,8 @@ def staircase(words: Words, ms: Mapping[int, float], chosen: Mapping[int, int]) 
         if total:
             at = [_between(known, width) for width in chosen]
             areas = [900.0 * count / total for count in chosen.values()]
-            axes.scatter(
-                [*chosen], at, s=areas, color=_COLORS["c2"], alpha=0.55, linewidths=1.0, label="chosen, by how often"
-            )
+            axes.scatter([*chosen], at, s=areas, color=_COLORS["c2"], alpha=0.55, linewidths=1.0)
+            axes.scatter([], [], s=40.0, color=_COLORS["c2"], alpha=0.55, label="chosen")
         axes.set_ylim(0.0, 1.15 * max([*known.values(), *(_between(known, width) for width in chosen)]))
         axes.set_xlim(0.0, widest + 1.0)
         axes.set_xlabel("rows of the pass (1 + drafted tokens)")
@@ -194,10 +195,10 @@ def over_time(words: Words, panels: Mapping[str, Sequence[Line]], x_label: str, 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line], *, dots: bool = False, alone: bool = False) -> None:
     """`alone`: named by the axis, so that the legend need not."""
-    for number, line in enumerate(lines):
-        color, marker = _look(number)
-        if alone and len(lines) == 1:
-            color, marker = _COLORS["ink"], "o"
+    number = 0
+    for line in lines:
+        color, marker = (_COLORS["ink"], "o") if line.base else _look(number)
+        number += not line.base
         ys = [float("nan") if y is None else y for y in line.ys]
         axes.plot(
             line.xs, ys, color=color, marker=marker, markersize=3.2, linewidth=0.0 if dots else 1.4,
@@ -272,7 +273,7 @@ def _legend(figure: Figure) -> None:
     handles: list[Artist] = [handle for pair in found for handle in pair[0]]
     labels = [str(label) for pair in found for label in pair[1]]
     if handles:
-        figure.legend(handles, labels, loc="outside upper left", ncols=3)
+        figure.legend(handles, labels, loc="outside upper left", ncols=2)
 
 
 def _between(known: Mapping[int, float], width: int) -> float:

@@ -147,9 +147,10 @@ def timeline(report: Data) -> Section | None:
     speeds = [(number(run.get("decoded")) or 0.0) / run["decode_s"] for run in runs]
     modes = sorted({str(run.get("mode")) for run in runs} - {PLAIN_AGAIN}, key=lambda mode: (mode != PLAIN, mode))
     lines = [
-        Line(text(mode), xs, [v if run.get("mode") == mode else None for v, run in zip(speeds, runs, strict=True)])
+        Line(text(mode), xs, [v if run.get("mode") == mode else None for v, run in zip(speeds, runs, strict=True)],
+             base=mode == PLAIN)
         for mode in modes
-    ]
+    ]  # fmt: skip
     words = Words("run", "Speed over the run", f"Tokens a second of {len(runs)} answers in the order they came in.")
     after = [items(items(run.get("beside")).get("after")) for run in runs]
     return _over_time(words, xs, {"tok/s": lines}, after, "seconds" if timed else "answer", dots=True)
@@ -167,14 +168,17 @@ def sustained(report: Data) -> Section | None:
     modes = sorted({str(mode) for part in parts for mode in part}, key=lambda mode: (mode != PLAIN, mode))
 
     def lines(name: str, wanted: Sequence[str]) -> list[Line]:
-        return [Line(text(mode), xs, [number(items(part.get(mode)).get(name)) for part in parts]) for mode in wanted]
+        return [
+            Line(text(mode), xs, [number(items(part.get(mode)).get(name)) for part in parts], base=mode == PLAIN)
+            for mode in wanted
+        ]
 
     told = "; ".join(
         f"{text(mode)}: {shown(number(items(cell).get('ratio')), 3)} times as fast as plain over the whole run"
         for mode, cell in items(data.get("modes")).items()
         if mode != PLAIN
     )
-    words = Words("sustained", f"Speed over {brief(number(data.get('minutes')))} minutes", f"{told}.")
+    words = Words("sustained", f"Speed over {brief(number(data.get('minutes')))} min", f"{told}.")
     panels = {
         "tok/s": lines("tok_s", modes),
         "drafted a pass": lines("drafted_per_round", [mode for mode in modes if mode != PLAIN]),
@@ -196,7 +200,7 @@ def _over_time(
     every = dict(panels)
     for label, name, scale in (("°C", "temp_c", 1.0), ("clock %", "freq_cap", 100.0), ("others", "busy_others", 1.0)):
         values = [number(reading.get(name)) for reading in readings]
-        every[label] = [Line(label, xs, [None if value is None else scale * value for value in values])]
+        every[label] = [Line(label, xs, [None if value is None else scale * value for value in values], base=True)]
     every = {label: lines for label, lines in every.items() if any(y is not None for line in lines for y in line.ys)}
     if not every:
         return None

@@ -102,7 +102,7 @@ def texts(report: Data) -> Section | None:
     deviation = number(report.get("certified_deviation"))
     certified = f" Certified is a deviation of {deviation:.2f} logits." if deviation is not None else ""
     note = (
-        f"{len(found)} answers differ from those of plain decoding. The margin says by how many logits the model "
+        f"Answers that differ from those of plain decoding: {len(found)}. The margin says by how many logits the model "
         f"preferred plain's token: near 0, rounding decides.{certified}"
     )
     head = ("question", "mode", "at token", "margin", "note")

@@ -11,9 +11,10 @@ _WARM_UP_TOKENS = 8
 
 
 class LlamaServer:
-    """A server with one slot, made anew for every answer: its n-gram pools outlive a request, and would know the text.
+    """A server with one slot, made anew for every answer: its n-gram tables outlive a request, and would know the text.
 
-    Source: llama.cpp, common/speculative.cpp: `ngram-mod`'s table is the server's, filled by every slot and request.
+    The same question three times to one server, cache_prompt off, ngram-mod 8/3/15, 100 tokens: 45 tokens drafted, then
+    95, then 95. Source: llama.cpp, common/speculative.cpp, where that table is shared by all slots.
     """
 
     def __init__(self, settings: Message) -> None:

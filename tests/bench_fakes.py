@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edgespec.bench.runner import Run
@@ -12,6 +14,17 @@ from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result,
 from edgespec.testing import FakeClock, FakeTarget
 
 Speed = Callable[[str, Limits], float]
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """The runner collects garbage before every run, and a test session has a large heap: leave that out."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @dataclass

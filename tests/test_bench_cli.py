@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bench_fakes import FakeEngine
+from bench_fakes import FakeEngine, frozen_heap
 
 from edgespec import paths
 from edgespec.cli import common, main
@@ -47,7 +47,7 @@ class Loaded(FakeEngine):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Loaded:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
     """Opened in place of a model; `configs` would be asked of it."""
     loaded = Loaded(lambda drafter, limits: 0.005 if drafter == "auto" else 0.01)
 
@@ -57,7 +57,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Loaded:
         yield loaded
 
     monkeypatch.setattr(common, "open_engine", opened)
-    return loaded
+    with frozen_heap():
+        yield loaded
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import gguf_maker
 import pytest
+from bench_fakes import frozen_heap
 
 from edgespec.bench import report, runner
 from edgespec.bench.modes import ORACLE, PLAIN, Mode, parse_modes
@@ -64,11 +64,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         path: Path = gguf_maker.make(tmp_path_factory.mktemp("models") / "llama.gguf")
-        with Engine.open(path, EngineConfig(n_ctx=512, threads=1)) as opened:
-            gc.collect()
-            gc.freeze()  # the runner collects garbage before every run, and a test session has a large heap
+        with Engine.open(path, EngineConfig(n_ctx=512, threads=1)) as opened, frozen_heap():
             yield opened
-            gc.unfreeze()
 
 
 def runs_of(engine: Engine, *, rounds: int = 1, warm: bool = False, sampling: Sampling | None = None) -> runner.Record:

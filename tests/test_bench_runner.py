@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_fakes import FakeEngine, FakeStream, run_of
+from bench_fakes import FakeEngine, FakeStream, frozen_heap, run_of
 
 from edgespec.bench import compare, report, runner
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN, parse_modes
@@ -30,11 +30,8 @@ MODES = parse_modes("auto,fixed-3", ("auto", "none"))
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_collections() -> Iterator[None]:
-    """The runner collects garbage before every run, and a test session has a large heap."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    with frozen_heap():
+        yield
 
 
 def speed(drafter: str, limits: Limits) -> float:

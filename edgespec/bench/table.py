@@ -102,31 +102,25 @@ def _ceiling(report: BenchReport) -> list[str]:
 
 
 def _footprints(report: BenchReport) -> list[str]:
-    """By mode what the runs took beside time; empty where no sensor says anything."""
-    rows = []
-    for mode, mean in _in_order(report.means):
-        found = mean.footprint
-        values = (
-            f"{found.rss_bytes / 1e6:.0f} MB" if found.rss_bytes is not None else _DASH,
-            f"{found.j_token:.3f}" if found.j_token is not None else _DASH,
-            f"{found.temp_c:.0f} °C" if found.temp_c is not None else _DASH,
-            _two(found.freq_cap),
-            _two(found.busy_others),
-            f"{mean.marked} of {mean.runs}",
-            f"{mean.failed} of {mean.runs}",
-        )
-        rows.append((mode, values))
-    if all(value == _DASH for _, values in rows for value in values[:5]) and not any(
-        mean.marked or mean.failed for mean in report.means.values()
-    ):
+    """By mode what the runs took beside time, as far as sensors say, and how many do not count."""
+    means = _in_order(report.means)
+    found = [mean.footprint for _, mean in means]
+    columns = {
+        "resident": [f"{f.rss_bytes / 1e6:.0f} MB" if f.rss_bytes is not None else _DASH for f in found],
+        "J/token": [f"{f.j_token:.3f}" if f.j_token is not None else _DASH for f in found],
+        "hottest": [f"{f.temp_c:.0f} °C" if f.temp_c is not None else _DASH for f in found],
+        "clock cap": [_two(f.freq_cap) for f in found],
+        "others": [_two(f.busy_others) for f in found],
+    }
+    columns = {name: values for name, values in columns.items() if set(values) != {_DASH}}
+    if any(mean.failed or mean.marked for _, mean in means):
+        columns["marked"] = [f"{mean.marked} of {mean.runs}" for _, mean in means]
+        columns["failed"] = [f"{mean.failed} of {mean.runs}" for _, mean in means]
+    if not columns:
         return []
-    widths = (9, 9, 8, 10, 8, 11, 11)
-    names = ("resident", "J/token", "hottest", "clock cap", "others", "marked", "failed")
-    head = "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
-    lines = [f"{'beside':<12}{head}"]
-    for mode, values in rows:
-        cells = "".join(f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
-        lines.append(f"{_shown(mode):<12}{cells}")
+    lines = [f"{'mode':<10}" + "".join(f"{name:>10}" for name in columns)]
+    for index, (mode, _) in enumerate(means):
+        lines.append(f"{_shown(mode):<10}" + "".join(f"{values[index]:>10}" for values in columns.values()))
     return lines
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.bench import workloads
 from edgespec.bench.modes import Mode
 from edgespec.bench.profiles import load_profiles
 from edgespec.bench.sim_device import Events, SimDevice, SimTarget, Window
@@ -271,7 +272,7 @@ def test_a_file_without_an_answer_is_refused(tmp_path: Path) -> None:
 
 def test_the_built_in_texts_are_the_built_in_questions() -> None:
     found = load()
-    assert len({trace.group for trace in found.traces}) == 6
+    assert [trace.question_id for trace in found.traces] == [question.question_id for question in workloads.load()]
     assert found.pieces is not None
     assert pieces_of(found.traces, found.pieces.__getitem__) == found.pieces
     folder = Path(__file__).parents[1] / "edgespec" / "bench"

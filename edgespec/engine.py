@@ -292,10 +292,8 @@ class Engine:
     def _drafter(self, wanted: str | Drafter) -> tuple[Drafter, DrafterPin | None]:
         """A drafter by name, or one that says it is `inline`; others on a thread of their own, kept on its cores."""
         made = REGISTRY[wanted](self.target.piece) if isinstance(wanted, str) else wanted
-        if isinstance(wanted, str) or getattr(made, "inline", False):
-            return made, None
-        pin = self.machine.drafter_pin()
-        return IsolatedDrafter(made, settle=pin), pin
+        pin = None if isinstance(wanted, str) or getattr(made, "inline", False) else self.machine.drafter_pin()
+        return (made, None) if pin is None else (IsolatedDrafter(made, settle=pin), pin)
 
     def _cost_model(self, *, drafting: bool) -> CostModel:
         """The cost table; measured where there is none, and again where it was measured on a busy machine.

@@ -76,7 +76,8 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_copies_are_drafted_and_new_text_costs_nothing() -> None:
-    plain, auto, oracle = (one("server", mode) for mode in (PLAIN, AUTO, ORACLE))
+    scene, long = Scene(PROFILES["server"]), texts(128)
+    plain, auto, oracle = (simulate_one(scene, long, mode, "fast") for mode in (PLAIN, AUTO, ORACLE))
     ratios = group_ratios(plain.runs, auto.runs)
     assert ratios["copy"] > 1.05
     assert ratios["new"] > 0.975

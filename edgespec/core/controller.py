@@ -58,8 +58,11 @@ class Ledger:
         self.balance = min(self.cap, self.balance + n_tokens - cost * (1.0 - self.allowance))
 
     def affords(self, loss: float, worst_loss: float) -> bool:
-        """Whether a round may end `loss` steps behind plain decoding by a cautious guess, `worst_loss` at worst."""
-        return loss <= self.balance and worst_loss <= self.balance + self.floor
+        """Whether a round may end `loss` steps behind plain decoding by a cautious guess, `worst_loss` at worst.
+
+        One that gains by a cautious guess is the way out of debt, and only its worst case counts.
+        """
+        return loss <= max(0.0, self.balance) and worst_loss <= self.balance + self.floor
 
 
 class Controller:

@@ -120,10 +120,13 @@ class Machine:
 
     def timed(self, tuned: Choice, job: Callable[[], T]) -> T:
         """What `job` gives on the decode thread, its passes having the full team of this choice."""
+        team, full = self._full_team(tuned), self.governor.full
+        if tuned.threads_batch is None:  # slower cores may have joined
+            team = replace(team, wide=full.wide, cpus_wide=full.cpus_wide)
 
         def play() -> T:
             self._settle(time.perf_counter())
-            self._use(self._full_team(tuned))
+            self._use(team)
             self._applied = None
             return job()
 

@@ -28,7 +28,6 @@ from edgespec.draft import AUTO, REGISTRY
 from edgespec.engine import Engine
 from edgespec.errors import DeviceError, ModelError
 from edgespec.interfaces import NO_DRAFT, Draft, Limits, Message, Plan, Sampling
-from edgespec.machine import full_team
 from edgespec.opening import build_name, open_model
 from edgespec.target import gguf_check
 from edgespec.tune_search import Knob, Means, search
@@ -41,10 +40,13 @@ _PATTERN, _SLOW_PATTERN = (1, 1, 1, 4, 1, 1, 1, 8), (1, 1, 4)
 edits: two to three passes in four have one row."""
 _SLOW_S = 0.05
 """A pass of one row that takes longer makes a device slow: it gets the short pattern and shorter answers."""
-_N_TOKENS, _N_TOKENS_SLOW = 48, 24
-_N_CONTEXT, _N_CONTEXT_SHORT = 512, 16
-"""Cached tokens beneath the passes; short where a memory does not rewind and the prompt is evaluated every time."""
-_N_CTX = 1024
+_N_TOKENS, _N_TOKENS_SLOW, _N_PROMPTS_SLOW = 48, 24, 2
+_N_STEPS, _N_STEPS_PROMPT = 8, 30
+"""Plain steps that the short row of passes takes about, and a prompt."""
+_N_CONTEXT, _N_CONTEXT_SLOW, _N_CONTEXT_SHORT = 512, 128, 16
+"""Cached tokens beneath the passes: usually, on a slow device, and where a memory does not rewind and they are
+evaluated every time."""
+_N_CTX = 2048
 _N_OPEN = 6
 """Engines that are kept open, where the memory holds them."""
 _FREE = 0.25
@@ -80,11 +82,11 @@ def tune(task: Task, tell: Callable[[str], None] = lambda _: None, seed: int = 0
     for path in task.files:
         check_same(info, path)
     topology = read_topology(sysfs)
-    team = full_team(task.config, placement(topology), topology)
-    with Rig(task, info.recurrent_bytes > 0, tell) as rig, Watch(sysfs, topology, max(team.one, team.wide)) as watch:
+    with Rig(task, info.recurrent_bytes > 0, tell) as rig:
         knobs = list(rig.knobs(topology))
-        left_s = task.budget_s - (time.perf_counter() - began_s)
-        choice, findings = search(knobs, Means(time.perf_counter, watch.trouble, tell, seed), left_s)
+        with Watch(sysfs, topology, rig.n_threads) as watch:
+            left_s = task.budget_s - (time.perf_counter() - began_s)
+            choice, findings = search(knobs, Means(time.perf_counter, watch.trouble, tell, seed), left_s)
     if findings and watch.last is not None and all(finding.s_token is None for finding in findings):
         raise DeviceError(f"nothing could be measured undisturbed ({watch.last}): the profile stays as it was")
     findings = (*rig.settled, *findings)
@@ -142,6 +144,8 @@ class Rig:
         self._tunes_drafts = isinstance(task.config.max_draft, Unasked) and task.config.max_draft > 0
         self._n_reserved = longest if self._tunes_drafts else int(task.config.max_draft)
         self._slow = False
+        self.n_threads = 0
+        """Of the largest team, once there are knobs."""
         self.settled: list[Finding] = []
         """What there is nothing to measure about, and why."""
 
@@ -153,9 +157,12 @@ class Rig:
         """
         config, engine = self._task.config, self._engine(Choice())
         cost = engine.machine.governor.cost
-        self._slow = cost is not None and cost.base_s(1) > _SLOW_S
-        placed = placement(topology)
-        team = full_team(config, placed, topology)
+        step_s = 0.0 if cost is None else cost.base_s(1)
+        self._slow = step_s > _SLOW_S
+        self.passes(Choice())  # the context beneath the passes takes long, once
+        passes_s, answers_s = _N_STEPS * step_s, self._n_prompts * (self._n_tokens + _N_STEPS_PROMPT) * step_s
+        placed, team = placement(topology), engine.machine.governor.full
+        self.n_threads = max(team.one, team.wide)
         most = len(topology.usable) if set(placed.target) == set(topology.usable) else len(placed.target)
         recipe = engine.exactness.recipe
         for option, usual, given in (
@@ -165,25 +172,27 @@ class Rig:
             if given is None and option == "threads" and recipe is not None and recipe.one_thread:
                 self._settle(option, 1, f"exact here only so: {engine.exactness.why}")
                 continue
-            sizes = tuple(n for n in thread_counts(usual, max(usual, most)) if n != usual)
-            yield from self._knob(option, usual, given, sizes, self.passes)
+            sizes = tuple(n for n in thread_counts(min(usual, most), most) if n != usual)
+            yield from self._knob(option, usual, given, sizes, self.passes, 1.0, passes_s)
         usual_kv = engine.config.kv_type or KV_TYPES[0]
         kvs = tuple(kv for kv in KV_TYPES if not same_kv(kv, usual_kv))
-        yield from self._knob("kv_type", usual_kv, config.kv_type, kvs, self.passes, 1.5)
+        yield from self._knob("kv_type", usual_kv, config.kv_type, kvs, self.passes, 1.5, passes_s)
         off = engine.target.capabilities.off_reason if engine.target.capabilities.max_rollback == 0 else None
         if off is not None:
             self._settle("drafter", "none", f"nothing can be drafted: {off}")
         else:
             given_drafter = None if config.drafter == "auto" else config.drafter
             names = ("none", *(name for name in REGISTRY if name != AUTO))
-            yield from self._knob("drafter", AUTO, given_drafter, names, self.answers, 2.0)
+            yield from self._knob("drafter", AUTO, given_drafter, names, self.answers, 2.0, answers_s)
             if config.drafter != "none":
                 given_draft = None if self._tunes_drafts else config.max_draft
                 drafts = tuple(n for n in self._drafts if n != config.max_draft)
-                yield from self._knob("max_draft", int(config.max_draft), given_draft, drafts, self.answers, 2.0)
+                yield from self._knob(
+                    "max_draft", int(config.max_draft), given_draft, drafts, self.answers, 2.0, answers_s
+                )
         files = tuple(str(path) for path in self._task.files)
         if files:
-            yield Knob("file", self._task.path.name, files, self.answers, 2.0)
+            yield Knob("file", self._task.path.name, files, self.answers, 2.0, answers_s)
 
     def _knob(
         self,
@@ -192,17 +201,26 @@ class Rig:
         given: Value,
         others: tuple[Value, ...],
         measure: Callable[[Choice], float],
-        share: float = 1.0,
+        share: float,
+        takes_s: float,
     ) -> Iterator[Knob]:
         if given is not None:
             self._settle(option, given, "you set it")
         elif not others:
             self._settle(option, usual, "there is nothing else to choose from")
         else:
-            yield Knob(option, usual, others, measure, share)
+            yield Knob(option, usual, others, measure, share, takes_s)
 
     def _settle(self, option: str, value: Value, why: str) -> None:
         self.settled.append(Finding(option, value, None, why))
+
+    @property
+    def _n_tokens(self) -> int:
+        return _N_TOKENS_SLOW if self._slow else _N_TOKENS
+
+    @property
+    def _n_prompts(self) -> int:
+        return min(len(self._task.prompts), _N_PROMPTS_SLOW) if self._slow else len(self._task.prompts)
 
     def passes(self, choice: Choice) -> float:
         """Seconds of a row in a fixed row of passes, with the threads and the KV type of this choice."""
@@ -227,7 +245,8 @@ class Rig:
     def _fill(self, engine: Engine, key: Choice) -> int:
         """Tokens of context in sequence 0."""
         if key not in self._filled:
-            n = _N_CONTEXT if engine.target.capabilities.rewind else _N_CONTEXT_SHORT
+            n = _N_CONTEXT_SLOW if self._slow else _N_CONTEXT
+            n = n if engine.target.capabilities.rewind else _N_CONTEXT_SHORT
             n = min(n, engine.n_ctx // 2)
             engine.target.clear(0)
             ids = [(13 * i + 5) % engine.target.n_vocab for i in range(n)]
@@ -241,9 +260,8 @@ class Rig:
         key = replace(choice, drafter=None, max_draft=None)
         engine, drafter = self._engine(key), choice.drafter or self._task.config.drafter
         self._filled.pop(key, None)
-        n_tokens = _N_TOKENS_SLOW if self._slow else _N_TOKENS
-        limits = Limits(n_tokens, max_draft=choice.max_draft or int(self._task.config.max_draft))
-        prompts = self._task.prompts[:2] if self._slow else self._task.prompts
+        limits = Limits(self._n_tokens, max_draft=choice.max_draft or int(self._task.config.max_draft))
+        prompts = self._task.prompts[: self._n_prompts]
         if (key, drafter) not in self._warm:
             self._warm.add((key, drafter))
             _answer(engine, prompts[0], replace(limits, max_tokens=8), drafter)
@@ -333,6 +351,7 @@ class Watch:
 def _answer(engine: Engine, prompt: str, limits: Limits, drafter: str) -> tuple[float, int]:
     """Seconds and tokens of decoding a greedy answer, the first token aside."""
     ids = engine.prompt(engine.render([Message("user", prompt)]))
+    ids = ids[-max(1, engine.n_ctx - (limits.max_tokens or 0)) :]  # of one that does not fit, the end
     stream = engine.stream(ids, Sampling(), limits, drafter=drafter)
     for _ in stream:
         pass

@@ -56,6 +56,8 @@ class Knob:
     """Seconds of a token with this choice. It may raise an EdgespecError: this choice is not possible."""
     share: float = 1.0
     """Weight of its time among the options'."""
+    takes_s: float = 0.0
+    """About what one measurement takes, all in all: an option that cannot be decided in its time is not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class _Option:
     def decide(self) -> Finding:
         """Measure, and say what follows from it."""
         others = [_with(self.base, self.knob, value) for value in self.knob.values]
-        if self.means.clock() >= self.ends_s:
+        if self.means.clock() >= self.ends_s or not self._fits(2 * _LEAST * self.knob.takes_s):
             return self.kept(_TOO_SHORT)
         seen: dict[Choice, list[float]] = {}
         best: Choice | None = others[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gguf_maker
@@ -19,9 +19,10 @@ from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import read_topology
 from edgespec.engine import Engine
 from edgespec.errors import DeviceError, ModelError
-from edgespec.interfaces import Limits
+from edgespec.interfaces import Limits, Plan, Rows
 from edgespec.opening import build_name
 from edgespec.target import gguf_check
+from edgespec.target.llama import LlamaTarget
 from edgespec.tune import Rig, Task, Watch, check_same, others_of
 from edgespec.tune_search import Knob
 from edgespec.tuning_profile import Choice, Finding, Profile, Tried, load, save
@@ -36,6 +37,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers and contexts of a few tokens."""
     monkeypatch.setattr(tune, "_N_TOKENS", 6)
     monkeypatch.setattr(tune, "_N_CONTEXT", 32)
+    monkeypatch.setattr(tune, "_PATTERN", (1, 4))
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +123,10 @@ def test_a_tuned_kv_type_never_costs_exactness(tiny: Path) -> None:
 
 
 def test_every_option_can_be_measured(tiny: Path) -> None:
-    with rig_of(tiny, CONFIG) as rig:
+    with rig_of(tiny) as rig:
         knobs = knobs_of(rig)
-        assert {"kv_type", "drafter", "max_draft"} <= set(knobs)
-        assert {"threads", "threads_batch"} <= set(knobs) | {finding.option for finding in rig.settled}
+        assert set(knobs) == {"kv_type", "drafter", "max_draft"}
+        assert [finding.option for finding in rig.settled] == ["threads", "threads_batch"]
         for knob in knobs.values():
             assert knob.measure(Choice()) > 0
             for value in knob.values:
@@ -134,6 +136,26 @@ def test_every_option_can_be_measured(tiny: Path) -> None:
                         knob.measure(choice)
                 else:
                     assert knob.measure(choice) > 0
+
+
+def test_threads_are_measured_as_the_team_of_an_engine_that_is_so_tuned(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[int, int]] = []
+    real = LlamaTarget.eval
+
+    def watched(target: LlamaTarget, plans: Sequence[Plan]) -> list[Rows]:
+        used.append((target.n_threads, target.n_threads_batch))
+        return real(target, plans)
+
+    with rig_of(tiny, CONFIG) as rig:
+        knobs = knobs_of(rig)
+        assert {"threads", "threads_batch"} <= set(knobs) | {finding.option for finding in rig.settled}
+        monkeypatch.setattr(LlamaTarget, "eval", watched)
+        for choice, largest in [(Choice(threads=1, threads_batch=1), 1), (Choice(), rig.n_threads)]:
+            used.clear()
+            assert rig.passes(choice) > 0
+            assert {max(team) for team in used} == {largest}
 
 
 def with_value(knob: Knob, value: Value) -> Choice:
@@ -232,8 +254,9 @@ def test_the_command_measures_saves_explains_and_forgets(
     shown = capsys.readouterr().out
     assert "1.250 times as fast (1.200..1.300), 40 rounds" in shown
     assert "not possible: too many" in shown
-    assert "3 disturbed rounds did not count" in shown
+    assert "3 disturbed rounds did not count" in " ".join(shown.split())
     assert "in force: threads 1" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert run(str(tiny), "--show") == 0
     assert capsys.readouterr().out == shown
     assert run(str(tiny), "--show", "--json") == 0
@@ -275,7 +298,7 @@ def test_config_show_says_what_is_tuned(
 def test_the_limits_of_an_answer_have_the_tuned_draft_length_unless_another_was_asked_for(tiny: Path) -> None:
     tuned(tiny, Choice(max_draft=2))
     for asked, used in [({}, 2), ({"max_draft": "9"}, 9), ({"max_draft": "15"}, 15), ({"tuned": "off"}, 15)]:
-        config = common.load_config(n_ctx="256", threads="1", **asked)
+        config = common.load_config(None, n_ctx="256", threads="1", **asked)
         with Engine.open(tiny, config) as engine:
             assert common.tuned_limits(common.limits_of(config, None), engine).max_draft == used
             assert Chat(engine).limits.max_draft == used

@@ -112,6 +112,14 @@ def test_a_slow_device_keeps_what_it_cannot_decide_and_ends_in_time() -> None:
     assert device.clock.now_s <= 100.0 + 60.0  # a measurement takes 20 s, three times that where there is a spike
 
 
+def test_what_cannot_be_decided_in_time_is_not_begun() -> None:
+    device = Device(lambda _: 1.0, 0)
+    slow = Knob("drafter", "ngram", ("none",), device.measure, takes_s=10.0)
+    _, (finding,) = search([slow], Means(device.clock), 100.0)
+    assert "more --minutes" in finding.why
+    assert device.n_measured == 0
+
+
 def test_disturbed_rounds_do_not_count_and_are_repeated() -> None:
     clean = Device(lambda choice: 0.02 if choice.drafter == "none" else 0.025, 0, noise=0.01)
     calls = 0

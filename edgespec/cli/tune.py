@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,8 @@ Files = Annotated[
     ),
 ]
 
+_BY_PASSES = ("threads", "threads_batch", "kv_type")
+"""Options that are told apart by passes alone."""
 _GROUPS = ("code_edit", "chat", "copy", "summary")
 """Of the built-in questions, those that a slow device gets first: text to copy from, and none."""
 
@@ -178,13 +181,17 @@ def report(profile: Profile, path: Path) -> Iterator[str]:
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    stays = finding.value is None
+    stays, unit = finding.value is None, "row" if finding.option in _BY_PASSES else "token"
     head = f"{_named(finding.default)}{', the default' if finding.tried else ''}" if stays else _named(finding.value)
-    time = "" if finding.s_token is None else f"; {1000 * finding.s_token:.2f} ms with {_named(finding.default)}"
+    time = "" if finding.s_token is None else f"; {1000 * finding.s_token:.2f} ms a {unit} before"
     dropped = f"; {finding.n_dropped} disturbed rounds did not count" if finding.n_dropped else ""
-    yield f"{finding.option:<14} {head}: {finding.why}{time}{dropped}"
+    yield from _wrapped(f"{finding.option:<14} {head}: {finding.why}{time}{dropped}")
     for item in finding.tried:
-        yield f"  {_named(item.value):>14}  {_tried(item)}"
+        yield from _wrapped(f"  {_named(item.value):>14}  {_tried(item)}")
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, 80, subsequent_indent=" " * 18, break_long_words=False, break_on_hyphens=False)
 
 
 def _tried(item: Tried) -> str:

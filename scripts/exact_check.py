@@ -14,9 +14,10 @@ from pathlib import Path
 
 from edgespec import certificate
 from edgespec.bench import same_text, workloads
+from edgespec.bench.same_text import Same
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
-from edgespec.exact import Recipe, recipes
+from edgespec.exact import recipes
 from edgespec.interfaces import Sampling
 from edgespec.opening import build_name, with_kv
 from edgespec.target import gguf_check
@@ -48,45 +49,43 @@ def check(model: Path, texts: list[str], max_tokens: int, *, every: bool) -> int
         return 2
     code = 0
     for recipe in recipes(found, found.n_ctx)[: None if every else 1]:
-        options = with_kv(TargetOptions(n_ctx=found.n_ctx, n_threads=found.n_threads, n_rows_max=64), recipe.kv)
-        for name, sampling in SAMPLINGS.items():
-            with load(model, options, info) as target:
+        # Where chunks of a prompt do not matter, its cache is kept from one way to the next.
+        keeps = found.exact("chunk", recipe.kv)
+        plain: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        for n_sessions in (1, N_SESSIONS):
+            options = TargetOptions(
+                n_ctx=n_sessions * -(-found.n_ctx // 256) * 256, n_threads=found.n_threads, n_seq_max=n_sessions,
+                n_rows_max=64, n_rs_seq=15, kv_unified=n_sessions == 1,
+            )  # fmt: skip
+            with load(model, with_kv(options, recipe.kv), info) as target:
+                free = target.capabilities
                 encoded = [target.encode(text, bos=True) for text in texts]
                 prompts = [prompt for prompt in encoded if len(prompt) + max_tokens < found.n_ctx]
-                plain = same_text.plain_texts(target, prompts, sampling, max_tokens, found.n_threads)
-            code |= drafted(model, recipe, name, sampling, prompts, plain, max_tokens, found, info)
-    return code
-
-
-def drafted(
-    model: Path,
-    recipe: Recipe,
-    name: str,
-    sampling: Sampling,
-    prompts: list[list[int]],
-    plain: list[tuple[int, ...]],
-    max_tokens: int,
-    found: certificate.Certificate,
-    info: gguf_check.GGUFInfo,
-) -> int:
-    code = 0
-    for n_sessions in (1, N_SESSIONS):
-        options = TargetOptions(
-            n_ctx=n_sessions * -(-found.n_ctx // 256) * 256, n_threads=found.n_threads, n_seq_max=n_sessions,
-            n_rows_max=64, n_rs_seq=15, kv_unified=n_sessions == 1,
-        )  # fmt: skip
-        with load(model, with_kv(options, recipe.kv), info) as target:
-            target.capabilities = recipe.limit(target.capabilities)
-            for odd in (False, True):
-                same = same_text.compare(
-                    name, target, recipe, prompts, plain, sampling, max_tokens, found.n_threads,
-                    n_sessions=n_sessions, odd=odd,
-                )  # fmt: skip
-                how = f"{recipe.kv}{' 1 thread' if recipe.one_thread else ''} {name}"
-                drafter = "odd" if odd else "ngram"
+                sessions = same_text.sessions_of(target, n_sessions) if keeps else None
+                total: dict[str, Same] = {}
+                for first in range(0, len(prompts), n_sessions):
+                    group = prompts[first : first + n_sessions]
+                    for name, sampling in SAMPLINGS.items():
+                        if n_sessions == 1:
+                            target.capabilities = free
+                            own = sessions[0] if sessions else None
+                            plain[name, first] = same_text.plain_texts(
+                                target, group, sampling, max_tokens, found.n_threads, own
+                            )
+                        target.capabilities = recipe.limit(free)
+                        answers = [plain[name, first + k][0] for k in range(len(group))]
+                        for drafter in ("ngram", "odd"):
+                            same = same_text.compare(
+                                name, target, recipe, group, answers, sampling, max_tokens, found.n_threads,
+                                n_sessions=n_sessions, sessions=sessions, odd=drafter == "odd", seed=first,
+                            )  # fmt: skip
+                            key = f"{name} x{n_sessions} {drafter}"
+                            total[key] = same_text.added(total[key], same) if key in total else same
+            how = f"{recipe.kv}{' 1 thread' if recipe.one_thread else ''}"
+            for key, same in total.items():
                 print(
-                    f"{model.stem} {how} x{n_sessions} {drafter}: {same.n_differing} of {same.n_tokens} tokens differ; "
-                    f"{same.n_accepted} of {same.n_drafted} drafted accepted, up to {max(same.widths)} rows",
+                    f"{model.stem} {how} {key}: {len(prompts)} prompts, {same.n_differing} of {same.n_tokens} tokens "
+                    f"differ; {same.n_accepted} of {same.n_drafted} drafted accepted, up to {max(same.widths)} rows",
                     flush=True,
                 )
                 code |= same.n_differing > 0

@@ -65,17 +65,30 @@ class OddDrafter:
         """Nothing to free."""
 
 
+def sessions_of(target: CertTarget, n_sessions: int) -> list[Session]:
+    """Empty sessions. Handed to the functions below they keep their prompt's cache from call to call."""
+    found = [Session(target, seq, _share(target, n_sessions)) for seq in range(n_sessions)]
+    for session in found:
+        session.forget()
+    return found
+
+
 def plain_texts(
-    target: CertTarget, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, n_threads: int
+    target: CertTarget,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    max_tokens: int,
+    n_threads: int,
+    session: Session | None = None,
 ) -> list[tuple[int, ...]]:
-    """Answers one at a time, undrafted, in sequence 0."""
+    """Answers one at a time, undrafted, in sequence 0; each from an empty cache where no `session` is given."""
     target.use_team(Team(1, n_threads))
     answers = []
     for prompt in prompts:
-        session = Session(target, n_ctx=_share(target, 1))
-        session.forget()
-        answers.append(_written([_generation(session, prompt, sampling, max_tokens)], target)[0])
-        session.forget()
+        own = session or sessions_of(target, 1)[0]
+        answers.append(_written([_generation(own, prompt, sampling, max_tokens)], target)[0])
+        if session is None:
+            own.forget()
     return answers
 
 
@@ -90,6 +103,7 @@ def compare(
     n_threads: int,
     *,
     n_sessions: int = 1,
+    sessions: Sequence[Session] | None = None,
     odd: bool = False,
     seed: int = 0,
 ) -> Same:
@@ -105,6 +119,7 @@ def compare(
         max_tokens: longest answer.
         n_threads: of the largest team.
         n_sessions: sequences side by side.
+        sessions: so many, which keep their prompts cached; None: every answer starts from an empty cache.
         odd: drafts of random length in place of n-grams chosen by the controller.
         seed: of what is random.
     """
@@ -116,8 +131,9 @@ def compare(
         group = list(zip(prompts[first : first + n_sessions], plain[first : first + n_sessions], strict=True))
         generations = []
         for seq, (prompt, answer) in enumerate(group):
-            session = Session(target, seq, _share(target, n_sessions))
-            session.forget()
+            session = sessions[seq] if sessions else Session(target, seq, _share(target, n_sessions))
+            if not sessions:
+                session.forget()
             drafter: Drafter = OddDrafter(prompt, answer, target.n_vocab, rng) if odd else SuffixDrafter()
             drafting = Drafting(drafter, target.n_vocab)
             controller = None if odd else Controller(cost, Acceptance(Prior(), sampling.temperature))
@@ -137,8 +153,17 @@ def compare(
                 n_drafted=found.n_drafted + report.drafted,
                 n_accepted=found.n_accepted + report.accepted,
             )
-            generation.session.forget()
+            if not sessions:
+                generation.session.forget()
     return replace(found, widths=frozenset(watched.widths), n_together=watched.n_together)
+
+
+def added(a: Same, b: Same) -> Same:
+    """Both comparisons as one."""
+    return Same(
+        a.name, a.n_tokens + b.n_tokens, a.n_differing + b.n_differing, a.n_drafted + b.n_drafted,
+        a.n_accepted + b.n_accepted, a.widths | b.widths, max(a.n_together, b.n_together),
+    )  # fmt: skip
 
 
 class _Watched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from edgespec.bench.device_model import Profile
 from edgespec.bench.modes import Mode
 from edgespec.bench.profiles import load_profiles
+from edgespec.bench.sim_device import SimDevice
 from edgespec.bench.sim_texts import Texts
 from edgespec.bench.simulate import Scene, SimMachine
 from edgespec.bench.trace import Trace
-from edgespec.core.controller import chain_parents
+from edgespec.core.controller import Ledger, chain_parents
 from edgespec.core.generation import Generation
 from edgespec.interfaces import NO_DRAFT, Draft
 
@@ -94,6 +96,7 @@ class Played:
     """Tokens, and the seconds that their passes and questions were to take without noise, from the first token on."""
     plain_s: list[float]
     """What plain decoding was to take for so many tokens."""
+    device: SimDevice
 
     def loss(self, n_tokens: int | None = None) -> float:
         """By how much it took longer than plain decoding; negative where it was faster."""
@@ -134,7 +137,7 @@ def play(
     plain_s = [0.0]
     for n in range(at[-1][0]):
         plain_s.append(plain_s[-1] + machine.device.price(1, n + 2, 1)[0])
-    return Played([(n, seconds - first_s) for n, seconds in at], plain_s)
+    return Played([(n, seconds - first_s) for n, seconds in at], plain_s, machine.device)
 
 
 def run_of(rng: random.Random, chance: float) -> int:
@@ -213,3 +216,74 @@ def test_prices_of_cheap_wide_passes_are_learned() -> None:
 def cost(prices: Prices, n_drafted: int) -> float:
     """Plain steps of a pass with so many drafted tokens, at any context where that costs nothing."""
     return prices.second + prices.row * (n_drafted - 1) if n_drafted else 1.0
+
+
+# Against the best fixed length. ------------------------------------------------------------------------------------
+
+SLOPE = 0.35
+"""Between what calibration expects of contexts for single rows and for wider passes: prices are then as it thinks."""
+
+
+def regret(
+    prices: Prices, chance: float, confidence: float, seed: int, *, bounded: bool = True, n_rounds: int = 1000
+) -> float:
+    """Share of the best fixed length's speed, known in hindsight, that is missed after the first 300 rounds.
+
+    Each token is right with the same `chance`. Without `bounded` the ledger allows everything.
+    """
+    rng, skip = random.Random(seed), 300
+
+    def n_right(i: int, machine: SimMachine) -> int:
+        if not bounded and machine.controller is not None:
+            machine.controller.ledger = Ledger(1e9, 1e9, 1e9)
+        return run_of(rng, chance)
+
+    played = play(prices, n_right, confidence, n_tokens=16 * n_rounds, n_rounds=n_rounds, seed=seed)
+    contexts = [n + 2 for n, _ in played.at[skip:-1]]
+    rates = []
+    for n in range(16):
+        seconds = sum(played.device.price(1 + n, n_ctx, 1)[0] for n_ctx in contexts)
+        rates.append(len(contexts) * sum(chance**i for i in range(n + 1)) / seconds)
+    (n_first, first_s), (n_last, last_s) = played.at[skip], played.at[-1]
+    return 1.0 - (n_last - n_first) / (last_s - first_s) / max(rates)
+
+
+def stationary(seed: int) -> tuple[Prices, float, float]:
+    """A random device and a drafter that stays as good as it is: prices, chance, claim."""
+    rng = random.Random(seed)
+    prices = Prices(
+        rng.uniform(1.05, 2.0), rng.uniform(0.02, 1.0), rng.choice([0.0, 0.03, 0.1]), SLOPE, rng.choice([0.0, 0.05]),
+        rng.choice([0.003, 0.01]), jumps=rng.choice([1, 4]),
+    )  # fmt: skip
+    return prices, rng.random(), rng.uniform(0.3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "row", "chance", "confidence"),
+    [
+        (1.05, 0.05, 0.5, 0.5),
+        (1.1, 0.1, 0.95, 0.4),
+        (1.3, 0.3, 0.75, 0.95),
+        (1.7, 0.3, 0.95, 0.9),
+        (1.7, 0.3, 0.3, 0.9),
+    ],
+)
+def test_after_300_rounds_it_is_as_fast_as_the_best_fixed_length(
+    second: float, row: float, chance: float, confidence: float
+) -> None:
+    prices = Prices(second, row, noise=0.03, slope=SLOPE, step_s=0.005)
+    assert regret(prices, chance, confidence, 1, n_rounds=600) <= 0.05
+
+
+@pytest.mark.slow
+def test_regret_on_random_devices() -> None:
+    """Learning misses 5 % on two devices in a hundred, those with a tenth of noise in what passes take. With the loss
+    bound it is eight in a hundred: where a draft may cost more than its credit, an unlucky one is paid for by plain
+    rounds, and no bound on the loss can be had without that."""
+    cases = [stationary(seed) for seed in range(60)]
+    free = [regret(*case, seed, bounded=False) for seed, case in enumerate(cases)]
+    bound = [regret(*case, seed) for seed, case in enumerate(cases)]
+    assert sum(found > 0.05 for found in free) <= 3
+    assert sum(found > 0.05 for found in bound) <= 7
+    assert fmean(map(abs, free)) <= 0.015
+    assert fmean(map(abs, bound)) <= 0.02

@@ -38,6 +38,7 @@ class Opened:
     fingerprint: str
     machine: str
     build: str
+    """Of llama.cpp, and "+rows" where edgespec's kernels compute: what prices of passes belong to."""
     notes: tuple[str, ...]
     sysfs: Sysfs
     topology: Topology
@@ -66,7 +67,7 @@ def open_model(
     began_s = time.perf_counter()
     path = store.resolve(name, config=config, offline=config.offline, progress=progress)
     sysfs = Sysfs()
-    cheap_rows.load(config, sysfs)
+    rows = cheap_rows.load(config, sysfs)
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(sysfs)
     placed, free_bytes, machine = placement(topology), host.free_memory(sysfs), host.cpu_name(sysfs)
@@ -112,7 +113,7 @@ def open_model(
         template,
         info.fingerprint,
         machine,
-        build_name(),
+        build_name() + ("+rows" if rows.active else ""),
         tuple(notes),
         sysfs,
         topology,

@@ -76,6 +76,7 @@ def certify(
 
 
 def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | None, max_draft: int) -> Certificate:
+    from edgespec import cheap_rows
     from edgespec.bench import workloads
     from edgespec.certificate import Certificate
     from edgespec.certify import KV_TYPES, Grid, Means, thread_counts, widths
@@ -94,6 +95,7 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | 
 
     with DownloadLine(config.model) as line:
         path = store.resolve(config.model, config=config, offline=config.offline, progress=line.update)
+    cheap_rows.load(config)
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(Sysfs())
     n_threads = max(full_team(config, placement(topology), topology).wide, 1)

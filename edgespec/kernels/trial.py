@@ -35,7 +35,7 @@ def trial(library: Path, folder: Path) -> str | None:
                 return f"rows {wrong} of {n_rows} differ in a product of {n} by {n_columns} on {n_threads} threads"
             # One share for each chunk of columns: rows taken apart would be more, rows passed by none.
             n_shares, n_most = kernels.edgespec_n_shares() - before, 4 * n_threads if n_threads > 1 else 1
-            if not (1 <= n_shares <= n_most if 2 <= n_rows <= 16 else n_rows > 16 or n_shares == 0):
+            if not (1 <= n_shares <= n_most if n_rows > 1 else n_shares == 0):
                 return f"{n_rows} rows on {n_threads} threads were {n_shares} shares"
     ggml.close()
     return None

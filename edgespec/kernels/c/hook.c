@@ -1,7 +1,7 @@
 /* Stands in for three functions of ggml's CPU library, which finds them here when this library is loaded first with
  * RTLD_GLOBAL: the product of repacked Q4_0 weights with groups of four rows (gemm), with single rows (gemv), and the
  * operation that calls both. ggml keeps its threads, its layout, its quantised activations and its split of columns;
- * only the arithmetic of passes with 2 to MAX_ROWS rows changes. Everything else goes to the original functions.
+ * only the arithmetic of passes with two rows and more changes. Everything else goes to the original functions.
  *
  * gemm is asked for rows in fours and gemv for each row left over. The operation around them tells how many rows there
  * are in all, so the first call of a share of columns computes every row, and the calls that follow for the same share
@@ -109,18 +109,26 @@ static row_block *room(size_t n) {
     return now.n_x == n ? now.x : NULL;
 }
 
-/* All rows of a share of the columns; false if that is left to the stock kernels. */
+static const char *row_at(const void *rows, int n, int row) {
+    return (const char *)rows + (size_t)row * (size_t)(n / BLOCK) * sizeof(row_1);
+}
+
+/* All rows of a share of the columns, MAX_ROWS at a time; false if that is left to the stock kernels. */
 static bool compute(int n, float *s, size_t bs, const void *w, const void *rows, int n_rows, int nc) {
+    if (!atomic_load_explicit(&armed, memory_order_relaxed) || n % BLOCK != 0 || nc % 8 != 0) return false;
     const int n_blocks = n / BLOCK;
-    if (!atomic_load_explicit(&armed, memory_order_relaxed)) return false;
-    if (n % BLOCK != 0 || nc % 8 != 0 || n_rows < 1 || n_rows > MAX_ROWS) return false;
-    const bool known = rows == now.rows && n_rows == now.n_rows;
-    if (!known || !now.is_read) {
-        now.is_read = false; /* other rows take its place */
-        if (room((size_t)n_blocks * n_rows) == NULL || !read_rows(n_blocks, rows, n_rows, now.x)) return false;
-        now.is_read = known;
+    /* The rows of a verify pass are read once for all shares of an operation. */
+    const bool same = rows == now.rows && n_rows == now.n_rows && n_rows <= MAX_ROWS;
+    for (int r = 0; r < n_rows; r += MAX_ROWS) {
+        const int n_now = n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
+        if (!(same && now.is_read)) {
+            now.is_read = false; /* other rows take its place */
+            if (room((size_t)n_blocks * n_now) == NULL) return false;
+            if (!read_rows(n_blocks, row_at(rows, n, r), n_now, now.x)) return false;
+            now.is_read = same;
+        }
+        edgespec_q4_0_rows(n_blocks, w, nc / 8, now.x, n_now, s + (size_t)r * bs, bs);
     }
-    edgespec_q4_0_rows(n_blocks, w, nc / 8, now.x, n_rows, s, bs);
     atomic_fetch_add_explicit(&n_shares, 1, memory_order_relaxed);
     return true;
 }
@@ -137,7 +145,7 @@ bool edgespec_forward(void *self, struct params *params, struct tensor *op) {
     leave();
     if (atomic_load_explicit(&armed, memory_order_relaxed) && op->op == OP_MUL_MAT && !params->use_ref) {
         const int64_t *ne = op->src[1]->ne;
-        if (ne[1] >= 2 && ne[1] <= MAX_ROWS && ne[2] == 1 && ne[3] == 1) {
+        if (ne[1] >= 2 && ne[1] <= INT32_MAX && ne[2] == 1 && ne[3] == 1) {
             now.rows = params->wdata;
             now.n_rows = (int)ne[1];
             now.bs = op->nb[1] / sizeof(float);
@@ -148,10 +156,6 @@ bool edgespec_forward(void *self, struct params *params, struct tensor *op) {
     return taken;
 }
 
-static const char *next_row(const void *row, int n, int n_rows) {
-    return (const char *)row + (size_t)n_rows * (size_t)(n / BLOCK) * sizeof(row_1);
-}
-
 EXPORTED product ggml_gemm_q4_0_8x8_q8_0, ggml_gemv_q4_0_8x8_q8_0;
 
 void ggml_gemm_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const void *rows, int nr, int nc) {
@@ -160,7 +164,7 @@ void ggml_gemm_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const vo
     now.n_next = 0;
     if (compute(n, s, bs, w, rows, n_rows, nc)) {
         now.n_next = n_rows - nr;
-        now.next = (single){w, next_row(rows, n, nr), s + (size_t)nr * bs, nc};
+        now.next = (single){w, row_at(rows, n, nr), s + (size_t)nr * bs, nc};
     } else {
         need_ggml();
         ggml.gemm(n, s, bs, w, rows, nr, nc);
@@ -175,7 +179,7 @@ void ggml_gemv_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const vo
     }
     if (now.n_next > 0 && w == next->w && row == next->row && s == next->s && nc == next->nc) {
         now.n_next--;
-        now.next.row = next_row(row, n, 1);
+        now.next.row = row_at(row, n, 1);
         now.next.s += now.bs;
         return;
     }

@@ -5,7 +5,7 @@
  * integer sum of the block, converted, times the rounded product of both scales, added with one rounding. */
 #include "rows.h"
 
-#define PREFETCH_BLOCKS 12
+#define PREFETCH_BLOCKS 24
 
 static inline __attribute__((always_inline)) void tile(const int R, int n_blocks, const weights_8 *w0,
                                                        const weights_8 *w1, const row_block *x, float *s, size_t bs,

@@ -128,7 +128,7 @@ def test_when_all_fail_it_ends() -> None:
         raise ValueError("broken")
 
     found = long_run(FakeEngine(lambda drafter, limits: 0.01, fail=fail), 10.0)
-    assert found.partial
+    assert (found.partial, found.gave_up) == (False, True)
     assert len(found.samples) == 6
     assert "PARTIAL: it was to take 10 min." in table(found)
 

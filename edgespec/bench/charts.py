@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_INSTALL = "pip install 'edgespec[bench]'"
 _WIDTH_IN = 4.3
 """Inches of 72 units: at the width of a phone the text is shown about as large as it is drawn."""
 _COLORS = {
@@ -82,7 +83,7 @@ def check_installed() -> None:
         ConfigError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--html needs matplotlib: pip install 'edgespec[bench]'")
+        raise ConfigError(f"--html needs matplotlib: {_INSTALL}")
 
 
 def ratios(words: Words, rows: Mapping[str, Mapping[str, Spread]], noise: Mapping[str, Spread]) -> str:
@@ -137,6 +138,8 @@ def staircase(words: Words, ms: Mapping[int, float], chosen: Mapping[int, int]) 
     widest = max([*ms, *chosen])
     known = dict(sorted(ms.items()))
     with _figure(words, 2.9) as (figure, drawn):
+        from matplotlib.ticker import MaxNLocator
+
         axes = figure.subplots()
         axes.plot(
             [1, widest], [known[1], known[1] * widest], color=_COLORS["mute"], linestyle=":",
@@ -151,6 +154,7 @@ def staircase(words: Words, ms: Mapping[int, float], chosen: Mapping[int, int]) 
             axes.scatter([], [], s=40.0, color=_COLORS["c2"], alpha=0.55, label="chosen")
         axes.set_ylim(0.0, 1.15 * max([*known.values(), *(_between(known, width) for width in chosen)]))
         axes.set_xlim(0.0, widest + 1.0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("rows of the pass (1 + drafted tokens)")
         axes.set_ylabel("milliseconds")
         _legend(figure)
@@ -187,7 +191,7 @@ def over_time(words: Words, panels: Mapping[str, Sequence[Line]], x_label: str, 
             _draw_lines(axes, lines, dots=dots and number == 0, alone=number > 0)
             axes.set_ylabel(label)
             if number == 0:
-                axes.set_ylim(bottom=0.0)
+                axes.set_ylim(0.0, 1.1 * max((y for line in lines for y in line.ys if y is not None), default=1.0))
         column[-1].set_xlabel(x_label)
         _legend(figure)
     return drawn[0]
@@ -210,8 +214,11 @@ def _draw_lines(axes: Axes, lines: Sequence[Line], *, dots: bool = False, alone:
 def _figure(words: Words, height_in: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure to draw on; afterwards the list has it as SVG."""
     # Here, as loading it takes half a second and memory that a benchmark would count as its own.
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(f"matplotlib does not load ({error}): {_INSTALL}") from error
 
     drawn: list[str] = []
     with mpl.rc_context(), warnings.catch_warnings():

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
-from edgespec.bench import charts, page_charts, page_lists
+from edgespec.bench import page_charts, page_lists
 from edgespec.bench.modes import PLAIN_AGAIN
 from edgespec.bench.page_data import Data, items, main_mode, number, text, times
+from edgespec.bench.report import BenchReport, to_json, write_whole
 
 PARTS = (
     page_charts.ratios, page_charts.staircase, page_charts.acceptance, page_charts.timeline, page_charts.sustained,
@@ -36,17 +38,16 @@ def page(report: Data) -> str:
     """The whole page.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib does not load.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    charts.check_installed()
     sections = [section for part in PARTS if (section := part(report)) is not None]
     template = resources.files("edgespec.bench").joinpath("page.html").read_text(encoding="utf-8")
     stamp = items(report.get("stamp"))
     where = [
-        text(stamp[name]) + (" threads" if name == "threads" else "")
+        (f"{text(stamp[name])} thread" + ("s" if stamp[name] != 1 else "")) if name == "threads" else text(stamp[name])
         for name in ("model", "threads", "cpu", "date")
         if stamp.get(name)
     ]
@@ -63,6 +64,15 @@ def page(report: Data) -> str:
         )
     )
     return page
+
+
+def save(report: BenchReport, path: Path) -> None:
+    """Write the page of a report; the file is whole or not there.
+
+    Raises:
+        ConfigError: matplotlib does not load, or the file cannot be written.
+    """
+    write_whole(page(to_json(report)), path)
 
 
 def verdict(report: Data) -> Verdict:

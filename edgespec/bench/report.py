@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from edgespec.bench import concurrent, sustain
 from edgespec.bench.ceiling import Ceiling, ceiling
 from edgespec.bench.compare import REPETITIVE, Difference, distinct_share, loops
 from edgespec.bench.marks import mark
@@ -36,6 +37,10 @@ ABOUT = {
     "more was proposed), wrong (the next proposed token was wrong), too_short (right tokens were proposed and not "
     "verified), too_long (rows that were rejected), python (outside the passes)",
     "pass_s": "seconds of a pass by rows at a short context, as the engine prices them",
+    "sustain": "the modes by turns in short answers for some minutes, after the questions, in blocks of seconds; a "
+    "block in which no answer of a mode ended has none of it",
+    "concurrency": "so many answers at once in the same passes; tok_s is that of all together, from when every prompt "
+    "was read",
     "runs": "one answer each, in the order they were made; at_s counts from the beginning of the first",
 }
 """What the keys of the JSON mean."""
@@ -89,6 +94,13 @@ class BenchReport:
     ceiling: Ceiling | None = None
     pass_s: Mapping[int, float] | None = None
     """Seconds of a pass by rows, as the engine prices them."""
+    sustained: sustain.Sustained | None = None
+    concurrent: concurrent.Concurrent | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended any part of it."""
+        return any(part is not None and part.partial for part in (self.record, self.sustained, self.concurrent))
 
     @property
     def unexplained(self) -> list[Difference]:
@@ -159,6 +171,8 @@ def to_json(report: BenchReport) -> dict[str, object]:
         },
         "ceiling": _ceiling_json(report.ceiling) if report.ceiling is not None else None,
         "pass_s": {str(width): s for width, s in report.pass_s.items()} if report.pass_s is not None else None,
+        "sustain": sustain.to_json(report.sustained) if report.sustained is not None else None,
+        "concurrency": concurrent.to_json(report.concurrent) if report.concurrent is not None else None,
         "differences": [asdict(item) for item in report.differences],
         "certified_deviation": report.deviation,
         "unexplained_differences": len(report.unexplained) if report.deviation is not None else None,
@@ -176,7 +190,15 @@ def save_json(report: BenchReport, path: Path) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    text = json.dumps(to_json(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(json.dumps(to_json(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n", path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a file that is whole or not there.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:

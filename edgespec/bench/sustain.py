@@ -45,7 +45,9 @@ class Sustained:
     modes: tuple[str, ...]
     samples: list[Sample] = field(default_factory=list)
     partial: bool = False
-    """Whether it was left early, by Ctrl-C or because every mode failed."""
+    """Whether Ctrl-C ended it early."""
+    gave_up: bool = False
+    """Whether it ended early as every mode failed again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def sustain(
                     progress(at_s, run)
             modes = [mode for mode in modes if failed[mode.name] < _MAX_FAILED]
             number += 1
-        found.partial = not modes
+        found.gave_up = not modes
     except KeyboardInterrupt:
         found.partial = True
     return found
@@ -158,6 +160,7 @@ def to_json(found: Sustained) -> dict[str, object]:
     return {
         "minutes": found.minutes,
         "partial": found.partial,
+        "gave_up": found.gave_up,
         "block_s": BLOCK_S,
         "answer_tokens": ANSWER_TOKENS,
         "modes": {
@@ -212,7 +215,7 @@ def _notes(found: Sustained) -> Iterable[str]:
     failed = [sample.run for sample in found.samples if sample.run.error is not None]
     if failed:
         yield f"FAILED {len(failed)} answers; the first: {failed[0].mode} on {failed[0].question_id}: {failed[0].error}"
-    if found.partial:
+    if found.partial or found.gave_up:
         yield f"PARTIAL: it was to take {found.minutes:g} min."
 
 

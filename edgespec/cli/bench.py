@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,8 +18,10 @@ from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgespec.bench.compare import Difference
+    from edgespec.bench.concurrent import Concurrent
     from edgespec.bench.report import BenchReport
     from edgespec.bench.runner import Plan, Record, Run
+    from edgespec.bench.sustain import Sustained
     from edgespec.bench.workloads import Question
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
@@ -31,6 +34,7 @@ Examples:
   edgespec bench ./model.gguf --workload mine.jsonl --per-group 5 --json out.json
   edgespec bench --chats --workload talk.json       what you typed, and a chat kept with /save
   edgespec bench --modes auto,oracle                how far from a perfect drafter, and why
+  edgespec bench --html page.html --sustain 10      charts, and what ten minutes of heat do
 
 \b
 A workload has one object a line:
@@ -77,6 +81,18 @@ FirstRun = Annotated[
 Warm = Annotated[
     bool, typer.Option("--warm", help="Ask each question a second time in the same session, its prompt cached by then.")
 ]
+Page = Annotated[
+    str | None,
+    typer.Option("--html", metavar="OUT", help="Also write a page with charts (needs matplotlib).", show_default=False),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option("--sustain", metavar="MIN", help="Then short answers for so many minutes.", show_default=False),
+]
+Together = Annotated[
+    int | None,
+    typer.Option("--concurrency", metavar="N", min=2, max=64, help="Then N answers at once.", show_default=False),
+]
 ToTheEnd = Annotated[bool, typer.Option("--ignore-eog", help="Let every answer go on to its longest length.")]
 
 
@@ -89,6 +105,9 @@ def bench(
     max_tokens: Longest = 128,
     rounds: Rounds = 1,
     json: Out = None,
+    html: Page = None,
+    sustain: Minutes = None,
+    concurrency: Together = None,
     temp: common.Temp = None,
     seed: Seed = 0,
     first_run: FirstRun = False,
@@ -107,6 +126,7 @@ def bench(
     Every question is answered in every mode, one right after the other, in changing order, each from an empty cache.
     Greedy unless --temp is given. Ctrl-C prints what was measured so far.
     """
+    from edgespec.bench import charts
     from edgespec.bench.modes import parse_modes
     from edgespec.bench.runner import Plan
     from edgespec.cli.render import Screen
@@ -117,7 +137,11 @@ def bench(
         model=model, temperature="0" if temp is None else temp, seed=seed, max_draft=max_draft, threads=threads,
         n_ctx=ctx, kv_type=kv_type, exact=exact, offline=offline, verbose=verbose,
     )  # fmt: skip
-    out = _writable(json)
+    out, page = _writable(json, "--json"), _writable(html, "--html")
+    if page is not None:
+        charts.check_installed()
+    if sustain is not None and not 0 < sustain < math.inf:
+        raise ConfigError(f"--sustain {sustain:g}: give a number of minutes above 0")
     arms = parse_modes(modes, NAMES)
     plan = Plan(
         _questions(workload or [], per_group, chats=chats), arms, sampling_from(config), rounds=rounds,
@@ -128,13 +152,19 @@ def bench(
     if fixed:
         config = replace(config, max_draft=max(int(config.max_draft), *fixed))
     screen = Screen(color=config.color)
-    report = _measure(plan, config, screen, first_run=first_run)
+    report = _measure(plan, config, screen, first_run=first_run, minutes=sustain)
+    if concurrency is not None and not report.interrupted:
+        report = replace(report, concurrent=_together(plan, config, screen, concurrency))
     if out is not None:
         from edgespec.bench.report import save_json
 
         save_json(report, out)
     _print(report)
-    if report.record.partial:
+    if page is not None:
+        from edgespec.bench.html import save
+
+        save(report, page)
+    if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
@@ -159,7 +189,9 @@ def _questions(files: list[str], per_group: int, *, chats: bool) -> tuple[Questi
     return workloads.select(workloads.together(parts) if parts else workloads.load(), per_group)
 
 
-def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: bool) -> BenchReport:
+def _measure(
+    plan: Plan, config: EngineConfig, screen: Screen, *, first_run: bool, minutes: float | None
+) -> BenchReport:
     from edgespec.bench import stamp
     from edgespec.bench.engines import FirstRuns
     from edgespec.bench.report import build
@@ -169,6 +201,7 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
     with common.open_engine(config, screen) as engine:
         if not any(mode.fixed_draft for mode in plan.modes):
             plan = replace(plan, max_draft=engine.config.max_draft)  # the tuned one, as a chat would have it
+        sustained = None
         if first_run:
             fresh = FirstRuns(lambda: _reopened(engine, config))
             try:
@@ -177,8 +210,10 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
                 fresh.close()
         else:
             run_all(plan, lambda: engine, record, _progress(screen), sensors=engine.machine.monitor.latest)
+        if minutes is not None and not record.partial:
+            sustained = _sustain(plan, engine, minutes, screen)
         screen.ready()
-        return build(
+        found = build(
             record,
             seed=plan.sampling.seed,
             differences=_differences(plan, record, engine),
@@ -187,6 +222,34 @@ def _measure(plan: Plan, config: EngineConfig, screen: Screen, *, first_run: boo
             deviation=_certified(engine),
             pass_s=_pass_s(engine),
         )
+        return replace(found, sustained=sustained)
+
+
+def _sustain(plan: Plan, engine: Engine, minutes: float, screen: Screen) -> Sustained:
+    from edgespec.bench.sustain import Sustained, modes_of, sustain
+
+    shown = 0.0
+
+    def progress(at_s: float, run: Run) -> None:
+        nonlocal shown
+        text = f"bench, the long run: {at_s / 60:.1f} of {minutes:g} min: {run.mode}"
+        if screen.tty_err:
+            screen.wait(text)
+        elif at_s >= shown + 60.0:
+            shown = at_s
+            screen.line(text)
+
+    return sustain(plan, lambda: engine, engine.machine.monitor.latest, Sustained(minutes, modes_of(plan)), progress)
+
+
+def _together(plan: Plan, config: EngineConfig, screen: Screen, n_sessions: int) -> Concurrent:
+    """In an engine of its own, as places in the cache for several cost room and, with --exact, another cache."""
+    from edgespec.bench.concurrent import Concurrent, measure
+
+    with common.open_engine(config, screen, n_sessions) as engine:
+        found = measure(plan, engine, Concurrent(n_sessions), _progress(screen, f"{n_sessions} at once"))
+        screen.ready()
+        return found
 
 
 def _differences(plan: Plan, record: Record, engine: Engine) -> list[Difference]:
@@ -237,13 +300,14 @@ def _settings(plan: Plan, *, first_run: bool) -> dict[str, object]:
     }
 
 
-def _progress(screen: Screen) -> Callable[[int, int, Run], None]:
+def _progress(screen: Screen, what: str = "") -> Callable[[int, int, Run], None]:
     shown = 0
 
     def show(done: int, n_all: int, run: Run) -> None:
         nonlocal shown
         percent = 100 * done // n_all
-        text = f"bench {done} of {n_all} ({percent} %): {run.group} {run.question_id} {run.mode}"
+        where = what or f"{run.group} {run.question_id}"
+        text = f"bench {done} of {n_all} ({percent} %): {where} {run.mode}"
         if screen.tty_err:
             screen.wait(text)
         elif percent >= shown + 10 or done == n_all:
@@ -254,6 +318,7 @@ def _progress(screen: Screen) -> Callable[[int, int, Run], None]:
 
 
 def _print(report: BenchReport) -> None:
+    from edgespec.bench import concurrent, sustain
     from edgespec.bench.table import table
 
     stamp = report.stamp
@@ -261,6 +326,12 @@ def _print(report: BenchReport) -> None:
     typer.echo(f"load before and after: {_load(stamp['before'])}, {_load(stamp['after'])} ({stamp['date']})")
     typer.echo("")
     typer.echo(table(report), nl=False)
+    if report.sustained is not None:
+        typer.echo("")
+        typer.echo(sustain.table(report.sustained), nl=False)
+    if report.concurrent is not None:
+        typer.echo("")
+        typer.echo(concurrent.table(report.concurrent), nl=False)
 
 
 def _load(moment: object) -> str:
@@ -268,7 +339,7 @@ def _load(moment: object) -> str:
     return f"{found[0]:.2f}" if found else "unknown"
 
 
-def _writable(name: str | None) -> Path | None:
+def _writable(name: str | None, flag: str) -> Path | None:
     """The path to write to; found out before an hour of measuring, not after.
 
     Raises:
@@ -278,9 +349,9 @@ def _writable(name: str | None) -> Path | None:
         return None
     path = Path(name).expanduser()
     if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError(f"--json {name}: not a file in a folder that exists")
+        raise ConfigError(f"{flag} {name}: not a file in a folder that exists")
     if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--json {name}: the folder cannot be written to")
+        raise ConfigError(f"{flag} {name}: the folder cannot be written to")
     return path
 
 

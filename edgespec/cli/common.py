@@ -195,8 +195,8 @@ def constraint_of(json_schema: str | None, grammar: str | None, regex: str | Non
     return None
 
 
-def open_engine(config: EngineConfig, screen: Screen) -> Engine:
-    """Load the model, saying so on a terminal, and show what there is to know about it.
+def open_engine(config: EngineConfig, screen: Screen, n_sessions: int = 1) -> Engine:
+    """Load the model, saying so on a terminal, and show what there is to know about it; see `Engine.open`.
 
     Raises:
         EdgespecError: it cannot be loaded.
@@ -207,7 +207,7 @@ def open_engine(config: EngineConfig, screen: Screen) -> Engine:
 
     with DownloadLine(config.model) as line:
         try:
-            engine = Engine.open(config.model, config, progress=line.update)
+            engine = Engine.open(config.model, config, progress=line.update, n_sessions=n_sessions)
         finally:
             screen.ready()
     for note in engine.notes:

@@ -254,6 +254,10 @@ def test_a_report_with_holes_is_a_page(seed: int) -> None:
     Checked(page({**SAMPLE, **{key: broken(value, random.Random(seed)) for key, value in SAMPLE.items()}}))
 
 
+def test_why_several_at_once_were_not_measured() -> None:
+    assert "too large" in page({"concurrency": {"sessions": 2, "modes": {}, "problem": "too large"}})
+
+
 def test_an_empty_report_is_a_page() -> None:
     assert "It cannot be said" in page({})
     only_plain = to_json(build(Record([run_of("plain")])))

@@ -10,6 +10,10 @@ import gguf_maker
 import pytest
 
 from edgespec.cli import common, main
+from edgespec.cli.render import Screen
+from edgespec.config import EngineConfig
+from edgespec.engine import Engine
+from edgespec.errors import ModelMemoryError
 
 WORKLOAD = "".join(
     f'{{"question_id": {i}, "group": "{group}", "turns": ["abcabcabc abc {i}"]}}\n'
@@ -86,6 +90,32 @@ def test_ctrl_c_in_the_long_run_keeps_the_rest(
     assert data["sustain"]["partial"] is True
     assert data["concurrency"] is None
     assert "PARTIAL: it was to take 5 min." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("error", [ModelMemoryError("too large for 2"), KeyboardInterrupt()])
+def test_what_was_measured_is_kept_when_the_second_engine_does_not_load(
+    model: Path, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+) -> None:  # fmt: skip
+    opened = common.open_engine
+
+    def refused(config: EngineConfig, screen: Screen, n_sessions: int = 1) -> Engine:
+        if n_sessions > 1:
+            raise error
+        return opened(config, screen)
+
+    monkeypatch.setattr(common, "open_engine", refused)
+    out = tmp_path / "out.json"
+    interrupted = isinstance(error, KeyboardInterrupt)
+    status = bench(model, workload, "--json", str(out), "--per-group", "1", "--concurrency", "2")
+    assert status == (130 if interrupted else 0)
+    data = json.loads(out.read_text("utf-8"))
+    assert data["groups"]["chat"]["auto"]["runs"] == 1
+    assert (data["concurrency"]["partial"], data["concurrency"]["problem"]) == (
+        (True, None) if interrupted else (False, "too large for 2")
+    )
+    assert ("PARTIAL" if interrupted else "FAILED: too large for 2") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,9 @@ class Concurrent:
     """Answers at once."""
     waves: list[Wave] = field(default_factory=list)
     partial: bool = False
+    """Whether Ctrl-C ended it early."""
+    problem: str | None = None
+    """Why no wave could be played."""
 
 
 def waves_of(questions: Sequence[Question], sessions: int) -> list[tuple[Question, ...]]:
@@ -120,6 +123,7 @@ def to_json(found: Concurrent) -> dict[str, object]:
     return {
         "sessions": found.sessions,
         "partial": found.partial,
+        "problem": found.problem,
         "modes": {
             mode: {
                 "waves": cell.runs - cell.failed, "failed": cell.failed, "tok_s": cell.tok_s,
@@ -156,6 +160,8 @@ def table(found: Concurrent) -> str:
         lines.append(f"{mode[:11]:<12}{speed:>12} {value:>6} {interval:>14} {accepted:>5} {fair:>13}")
     failed = [wave.run for wave in found.waves if wave.run.error is not None]
     lines.extend(f"FAILED {run.mode} on {run.question_id}: {run.error}" for run in failed[:5])
+    if found.problem is not None:
+        lines.append(f"FAILED: {found.problem}")
     if found.partial:
         lines.append("PARTIAL: interrupted.")
     return "\n".join(line.rstrip() for line in lines) + "\n"

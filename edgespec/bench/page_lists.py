@@ -116,6 +116,8 @@ def left_out(report: Data) -> Section | None:
     rows += [("no ratio", run, run.get("reason")) for run in map(items, many(report.get("marked")))]
     for name in ("sustain", "concurrency"):
         rows += [("failed", run, run.get("error")) for run in map(items, many(items(report.get(name)).get("failures")))]
+    problem = items(report.get("concurrency")).get("problem")
+    rows += [("failed", {"question_id": "several at once"}, problem)] if problem else []
     rows += [
         ("drafting off", {"group": group, "mode": mode}, f"{reason} ({count} runs)")
         for group, cells in groups(report).items()

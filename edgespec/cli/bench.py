@@ -14,7 +14,7 @@ import typer
 
 from edgespec.cli import common
 from edgespec.cli.interrupt import INTERRUPTED
-from edgespec.errors import ConfigError
+from edgespec.errors import ConfigError, EdgespecError
 
 if TYPE_CHECKING:
     from edgespec.bench.compare import Difference
@@ -243,13 +243,19 @@ def _sustain(plan: Plan, engine: Engine, minutes: float, screen: Screen) -> Sust
 
 
 def _together(plan: Plan, config: EngineConfig, screen: Screen, n_sessions: int) -> Concurrent:
-    """In an engine of its own, as places in the cache for several cost room and, with --exact, another cache."""
+    """In an engine of its own: places in the cache for several cost room. What was measured before is never lost."""
     from edgespec.bench.concurrent import Concurrent, measure
 
-    with common.open_engine(config, screen, n_sessions) as engine:
-        found = measure(plan, engine, Concurrent(n_sessions), _progress(screen, f"{n_sessions} at once"))
-        screen.ready()
-        return found
+    found = Concurrent(n_sessions)
+    try:
+        with common.open_engine(config, screen, n_sessions) as engine:
+            measure(plan, engine, found, _progress(screen, f"{n_sessions} at once"))
+    except KeyboardInterrupt:  # while it was loaded
+        found.partial = True
+    except EdgespecError as error:
+        found.problem = str(error)
+    screen.ready()
+    return found
 
 
 def _differences(plan: Plan, record: Record, engine: Engine) -> list[Difference]:

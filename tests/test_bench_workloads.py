@@ -41,6 +41,7 @@ def test_a_file_of_questions(tmp_path: Path) -> None:
         ('{"question_id": 2, "group": "g", "turns": ["  "]}', "empty"),
         ('{"question_id": 2, "group": "g", "turns": ["t"], "max_tokens": 0}', "max_tokens"),
         ('{"question_id": 1, "group": "g", "turns": ["t"]}', "already used in line 1"),
+        ('{"question_id": 2, "group": "\\ud800", "turns": ["t"]}', "half a character"),
     ],
 )
 def test_a_bad_line_is_named(line: str, message: str) -> None:

@@ -162,6 +162,10 @@ def _question(line: str, where: str) -> Question:
         raise ConfigError(f'{where}: "turns" must be a list of texts, the user\'s message first')
     if not turns[0].strip():
         raise ConfigError(f"{where}: the first turn is empty")
+    try:
+        f"{ident}{group}{turns[0]}".encode()
+    except UnicodeEncodeError as error:  # found out before the measuring, not when the report is written
+        raise ConfigError(f"{where}: a text has half a character (a lone surrogate)") from error
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
         raise ConfigError(f'{where}: "max_tokens" must be a whole number of at least 1')
     return Question(str(ident), group.strip(), turns[0], max_tokens)

@@ -14,9 +14,15 @@ static inline __m256i dot(const __m256i q[8], const int8_t *x, int32_t offset) {
         memcpy(&bytes, x + 4 * i, 4);
         four[i] = _mm256_set1_epi32(bytes);
     }
-#if defined(__AVXVNNI__)
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__)) /* one instruction, two encodings */
     __m256i sum = _mm256_set1_epi32(offset);
-    for (int i = 0; i < 8; i++) sum = _mm256_dpbusd_avx_epi32(sum, q[i], four[i]);
+    for (int i = 0; i < 8; i++) {
+#if defined(__AVXVNNI__)
+        sum = _mm256_dpbusd_avx_epi32(sum, q[i], four[i]);
+#else
+        sum = _mm256_dpbusd_epi32(sum, q[i], four[i]);
+#endif
+    }
     return sum;
 #else
     /* At most 8 * 2 * 15 * 127 = 30480 in 16 bits: no sum saturates. */

@@ -328,3 +328,19 @@ def test_json_holds_everything_of_an_outcome() -> None:
     found = json.loads(json.dumps(to_json(scene, TEXTS, outcomes)))
     assert found["outcomes"][1]["ratio"] == pytest.approx(outcomes[1].tok_s / outcomes[0].tok_s)  # type: ignore[operator]  # known
     assert found["outcomes"][1]["reasons"] == list(outcomes[1].reasons)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_this_machine_is_simulated_and_compared(default_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No figure is asserted: the machine may be busy."""
+    args = ["--modes", "plain,auto", "--json", "--offline"]
+    assert command(["simulate", "--profile", "this-machine", "--model", str(default_model), *args]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["profile"]["basis"]["stairs"][0] == "measured"
+    assert all(row["tok_s"] > 0.0 and row["joules"] is None for row in found["outcomes"])
+    assert command(["simulate", "--validate", str(default_model), "--max-tokens", "8", *args]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    assert set(modes) == {"auto", "plain2"}
+    assert modes["plain2"]["predicted"] == pytest.approx(1.0)
+    assert modes["auto"]["runs"] == 9

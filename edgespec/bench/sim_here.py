@@ -12,6 +12,7 @@ from edgespec.bench.device_model import Cluster, Profile
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.profiles import load_profiles
 from edgespec.bench.ratios import Cell, Ratio, aggregate, geomean
+from edgespec.bench.report import with_marks
 from edgespec.bench.runner import Run
 from edgespec.bench.sim_texts import Texts, pieces_of
 from edgespec.bench.simulate import Scene, simulate
@@ -97,6 +98,10 @@ class Compared:
     mode: str
     groups: Mapping[str, tuple[Ratio, Ratio]]
     mean: tuple[Ratio, Ratio]
+    runs: int
+    """Measured."""
+    marked: int
+    """Of these, that give no ratio: other programs used the machine otherwise than beside plain's run."""
 
     @property
     def error(self) -> float | None:
@@ -117,7 +122,7 @@ def compare(
 ) -> list[Compared]:
     """Simulate what was measured, and put both beside each other; plain decoding is what both are ratios to."""
     outcomes = simulate(Scene(profile, max_draft=max_draft), texts, modes, [policy])
-    found = aggregate([run for outcome in outcomes for run in outcome.runs]), aggregate(measured)
+    found = aggregate([run for outcome in outcomes for run in outcome.runs]), aggregate(with_marks(measured))
     names = [mode.name for mode in modes if mode.name != PLAIN]
     return [_compared(name, *found) for name in names]
 
@@ -131,7 +136,8 @@ def _compared(
         if mode in predicted[group] and mode in measured.get(group, {})
     }
     means = tuple(geomean([pair[i] for pair in groups.values()]) for i in (0, 1))
-    return Compared(mode, groups, (means[0], means[1]))
+    cells = [measured[group][mode] for group in groups]
+    return Compared(mode, groups, (means[0], means[1]), sum(c.runs for c in cells), sum(c.marked for c in cells))
 
 
 def comparison_table(found: Sequence[Compared]) -> str:
@@ -144,6 +150,9 @@ def comparison_table(found: Sequence[Compared]) -> str:
             error = predicted.value / measured.value - 1.0 if predicted.value and measured.value else None
             line = f"{row.mode if i == 0 else '':<10}{group:<14}{_three(predicted):>10} {_three(measured):>9}"
             lines.append(f"{line} {interval:>15} {'–' if error is None else f'{100 * error:+.1f} %':>8}".rstrip())
+    if any(row.marked for row in found):
+        n, n_all = sum(row.marked for row in found), sum(row.runs for row in found)
+        lines += ["", f"{n} of {n_all} runs give no ratio: other programs worked otherwise than beside plain decoding"]
     return "\n".join(lines) + "\n"
 
 
@@ -154,6 +163,8 @@ def comparison_json(found: Sequence[Compared]) -> dict[str, object]:
             "groups": {group: _pair(pair) for group, pair in row.groups.items()},
             **_pair(row.mean),
             "error": row.error,
+            "runs": row.runs,
+            "marked": row.marked,
         }
         for row in found
     }

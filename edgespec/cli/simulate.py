@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgespec.cli import common
+from edgespec.cli.interrupt import INTERRUPTED
 from edgespec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ Validate = Annotated[
     ),
 ]
 PerGroup = Annotated[int, typer.Option("--per-group", metavar="N", min=1, help="With --validate: questions a group.")]
+Longest = Annotated[int, typer.Option("--max-tokens", metavar="N", min=2, help="With --validate: longest answer.")]
 
 
 def simulate(
@@ -108,6 +110,7 @@ def simulate(
     model: ModelName = None,
     validate: Validate = None,
     per_group: PerGroup = 1,
+    max_tokens: Longest = 128,
     offline: common.Offline = False,
 ) -> None:
     """Simulate decoding on a device: its clocks, heat, cores and other programs, and what drafting gains there.
@@ -115,6 +118,7 @@ def simulate(
     The controller, the governor and the drafter are the real ones; what passes cost comes from the device's profile
     (where each figure is measured, published or assumed), and the texts are recorded answers of a real model.
     """
+    from edgespec.bench.modes import PLAIN_AGAIN, Mode
     from edgespec.bench.sim_device import Events
     from edgespec.bench.sim_report import speed, table, to_json
     from edgespec.bench.sim_texts import load
@@ -127,8 +131,11 @@ def simulate(
     screen = Screen(color=config.color)
     if validate is not None:
         with common.open_engine(config, screen) as engine:
-            found = _validate(engine, arms, policies[0], per_group, seed, screen)
+            arms = (*arms, Mode(PLAIN_AGAIN, "none"))
+            found, partial = _validate(engine, arms, policies[0], per_group, max_tokens, seed, screen)
         _print_comparison(found, json=json)
+        if partial:
+            raise typer.Exit(INTERRUPTED)
         return
     if minutes is not None and not (math.isfinite(minutes) and 0.0 < minutes <= 100_000.0):
         raise ConfigError("--minutes must be above 0 and at most 100000")
@@ -212,8 +219,9 @@ def _here(engine: Engine) -> Profile:
 
 
 def _validate(
-    engine: Engine, modes: tuple[Mode, ...], policy: Policy, per_group: int, seed: int, screen: Screen
-) -> list[Compared]:
+    engine: Engine, modes: tuple[Mode, ...], policy: Policy, per_group: int, max_tokens: int, seed: int, screen: Screen
+) -> tuple[list[Compared], bool]:
+    """What was predicted and measured, and whether Ctrl-C ended the measurement early."""
     from edgespec.bench import workloads
     from edgespec.bench.runner import Plan, Record, prompt_of, run_all
     from edgespec.bench.sim_here import compare, texts_of
@@ -221,13 +229,17 @@ def _validate(
 
     questions = workloads.select(workloads.load(), per_group)
     max_draft = engine.config.max_draft
-    plan = Plan(questions, modes, replace(sampling_from(engine.config), seed=seed), max_draft=max_draft)
+    sampling = replace(sampling_from(engine.config), seed=seed)
+    plan = Plan(questions, modes, sampling, max_tokens=max_tokens, max_draft=max_draft)
     record = Record()
-    run_all(plan, lambda: engine, record, lambda done, n, run: screen.wait(f"{done} of {n}: {run.group} {run.mode}"))
+    run_all(
+        plan, lambda: engine, record, lambda done, n, run: screen.wait(f"{done} of {n}: {run.group} {run.mode}"),
+        sensors=engine.machine.monitor.latest,
+    )  # fmt: skip
     screen.ready()
     prompts = {question.question_id: prompt_of(engine, question) for question in questions}
     texts: Texts = texts_of(record.runs, prompts, engine.target.piece)
-    return compare(_here(engine), texts, modes, record.runs, policy, max_draft)
+    return compare(_here(engine), texts, modes, record.runs, policy, max_draft), record.partial
 
 
 def _print_comparison(found: list[Compared], *, json: bool) -> None:

@@ -22,7 +22,8 @@ _FADE = 0.2
 _LATE, _DEAR = 1.6, 4.0
 """Times the expected seconds that a pass counts for at most: the first that takes longer, and one right after such."""
 _DOUBT = 0.02
-"""Share by which drafted rounds are booked dearer than they seem: the price of a plain step is not known better."""
+"""Share by which drafted rounds are booked dearer than they seem, at least: the price of a plain step is not known
+better, and worse where what passes take varies."""
 _PATIENCE = 8
 """Rounds without a draft worth pricing before the drafter is asked less often."""
 _STALE_AFTER, _DOUBTED_AFTER = 63, 7
@@ -178,7 +179,8 @@ class Controller:
         back_s = self.cost.switch_s if self._since_plain else 0.0
         verify_s = self._believed(verify_s, self.cost.seconds(width + n_other_rows, n_ctx))
         steps = draft_s / plain_s + (1.0 + back_s / plain_s if width == 1 else verify_s / plain_s)
-        self.ledger.book(steps if width == 1 else steps * (1.0 + _DOUBT), n_tokens)
+        doubt = 0.0 if width == 1 else max(_DOUBT, self.cost.doubt)
+        self.ledger.book(steps * (1.0 + doubt), n_tokens)
         if width > 1:
             self._since_plain += 1
             self._since_measured += 1

@@ -23,7 +23,7 @@ _RELAX = 0.01
 """Share by which the line of wide passes returns to that of single ones, each round: a bad spell is forgotten."""
 _OBSERVE_EVERY = 6
 """Of so many single passes in a row, two are learned from: Python's caches are cold after a pass."""
-_SWITCH_RATE = 0.05
+_SWITCH_RATE = _SPREAD_RATE = 0.05
 _SUSPECT = 0.75
 _MAX_SAVED_DRIFT = 1.25
 _N_GUESSED = 6
@@ -63,6 +63,8 @@ class _Line:
     late: bool = False
     n_guessed: int = 0
     """How many more observations move a guessed line by more than the usual share."""
+    spread: float = 0.0
+    """Mean error of late, as a share of what was expected."""
 
     def at(self, x: float) -> float:
         return self.scale + self.slope * x
@@ -72,6 +74,7 @@ class _Line:
         late, self.late = self.late, ratio > _OUTLIER * expected
         if self.late and not late:
             return
+        self.spread += _SPREAD_RATE * (min(1.0, abs(ratio / expected - 1.0)) - self.spread)
         rate = _RATE
         if self.n_guessed:
             rate, self.n_guessed = max(_RATE, 1.0 / (_N_GUESSED + 1 - self.n_guessed)), self.n_guessed - 1
@@ -134,6 +137,14 @@ class CostModel:
         """A measured time as a multiple of the calibrated one, the context's share taken out."""
         line = self._one if width == 1 else self._wide
         return seconds / self.base_s(width) * line.scale / line.at(self._load(width, n_ctx))
+
+    @property
+    def doubt(self) -> float:
+        """By how much the price of a single pass may be wrong, as a share: its error follows that of the passes.
+
+        An average that moves by `_RATE` keeps a third of their standard deviation, 1.25 times their mean error.
+        """
+        return 0.4 * self._one.spread
 
     @property
     def suspect(self) -> bool:

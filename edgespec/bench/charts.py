@@ -32,6 +32,8 @@ _COLORS = {
 }  # fmt: skip
 """Stand-ins that nothing else is drawn in."""
 _SERIES = tuple(name for name in _COLORS if name.startswith("c"))
+_LEAST_AREA = 45.0
+"""In square points: a width that was chosen once is seen, too."""
 _MARKERS = "sD^vPX"
 """A shape for each colour: nothing is told by colour alone."""
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -149,7 +151,7 @@ def staircase(words: Words, ms: Mapping[int, float], chosen: Mapping[int, int]) 
         total = sum(chosen.values())
         if total:
             at = [_between(known, width) for width in chosen]
-            areas = [900.0 * count / total for count in chosen.values()]
+            areas = [max(_LEAST_AREA, 900.0 * count / total) for count in chosen.values()]
             axes.scatter([*chosen], at, s=areas, color=_COLORS["c2"], alpha=0.55, linewidths=1.0)
             axes.scatter([], [], s=40.0, color=_COLORS["c2"], alpha=0.55, label="chosen")
         axes.set_ylim(0.0, 1.15 * max([*known.values(), *(_between(known, width) for width in chosen)]))

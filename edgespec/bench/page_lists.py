@@ -74,9 +74,9 @@ def concurrency(report: Data) -> Section | None:
         )
         for mode, cell in cells.items()
     ]
-    head = ("mode", "tok/s in all", "ratio", "95 % interval", "right", "slowest/mean")
+    head = ("mode", "tok/s", "ratio", "95 % interval", "right", "slowest/mean")
     title = f"{brief(number(data.get('sessions')))} answers at once"
-    note = "In the same passes of the model. Slowest/mean: 1 where all answers are equally fast."
+    note = "In the same passes of the model; tok/s of all together. Slowest/mean: 1 where all answers are equally fast."
     return Section("concurrency", title, (note,), tables=(Table(title, head, rows),))
 
 

@@ -55,6 +55,17 @@ def why_off(config: EngineConfig) -> str | None:
     return "off by default; `edgespec kernels on` switches them on"
 
 
+def outlook(config: EngineConfig, sysfs: Sysfs | None = None) -> str:
+    """One line: whether a model opened now would have the kernels, and why not. Loads nothing."""
+    problem = why_off(config)
+    if problem is None:
+        try:
+            return f"on: {kernels.find_built(cpu_features(sysfs or Sysfs())).instruction_set} kernels"
+        except (DeviceError, ConfigError) as error:
+            problem = str(error)
+    return f"off: {problem}"
+
+
 def load(config: EngineConfig, sysfs: Sysfs | None = None) -> Status:
     """Load llama.cpp, behind the kernels where they are wanted and can be had; `reason` says why not.
 

@@ -64,8 +64,11 @@ def cache(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_kernels
-def test_kernels_that_are_built_compute(cache: Path) -> None:
+def test_kernels_that_are_built_compute(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome() == (True, "avx2 kernels")
+    cheap_rows.remember(True)
+    monkeypatch.setattr(cheap_rows, "cpu_features", lambda _sysfs: _PLAIN)
+    assert cheap_rows.outlook(EngineConfig()) == "on: avx2 kernels"
 
 
 @needs_kernels
@@ -101,6 +104,7 @@ def test_a_broken_cache_leaves_the_stock_kernels_and_building_mends_it(cache: Pa
 
 
 @needs_kernels
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "why"),
     [
@@ -257,6 +261,7 @@ def test_they_are_off_until_somebody_switches_them_on(tmp_path: Path) -> None:
     assert "off by default" in (cheap_rows.why_off(EngineConfig()) or "")
     cheap_rows.remember(True)
     assert cheap_rows.why_off(EngineConfig()) is None
+    assert cheap_rows.outlook(EngineConfig()).startswith("off: ")  # nothing is built in this test's folders
     assert "option" in (cheap_rows.why_off(EngineConfig(kernels="off")) or "")
     cheap_rows.remember(False)
     assert "kernels off" in (cheap_rows.why_off(EngineConfig()) or "")

@@ -105,8 +105,10 @@ static row_block *room(size_t n) {
     free(now.x);
     now.n_x = 0;
     now.x = aligned_alloc(64, (n * sizeof(row_block) + 63) / 64 * 64);
-    if (now.x != NULL && pthread_setspecific(at_thread_end, now.x) == 0) now.n_x = n;
-    return now.n_x == n ? now.x : NULL;
+    /* Also where there is none: what was freed must not be freed again at the end of the thread. */
+    if (pthread_setspecific(at_thread_end, now.x) != 0 || now.x == NULL) return NULL;
+    now.n_x = n;
+    return now.x;
 }
 
 static const char *row_at(const void *rows, int n, int row) {

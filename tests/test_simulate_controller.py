@@ -48,7 +48,8 @@ class Prices:
         stairs = [(1, self.step_s)]
         for width in WIDTHS:
             rows = -(-(width - 2) // self.jumps) * self.jumps
-            stairs.append((width, self.step_s * (self.second + self.row * rows)))
+            # No row is dearer than a pass of its own: the guess of a width that was not measured rests on that.
+            stairs.append((width, self.step_s * min(width, self.second + self.row * rows)))
         return replace(
             SERVER, clusters=(replace(SERVER.clusters[0], n_cores=1),), memory_gb_s=SERVER.memory_gb_s[:1],
             stairs=tuple(stairs), noise=self.noise, slope_one=self.slope, slope_wide=self.slope, switch=self.switch,
@@ -277,13 +278,14 @@ def test_after_300_rounds_it_is_as_fast_as_the_best_fixed_length(
 
 @pytest.mark.slow
 def test_regret_on_random_devices() -> None:
-    """Learning misses 5 % on two devices in a hundred, those with a tenth of noise in what passes take. With the loss
-    bound it is eight in a hundred: where a draft may cost more than its credit, an unlucky one is paid for by plain
-    rounds, and no bound on the loss can be had without that."""
+    """Measured: learning alone misses 5 % on 1 device of 60 and 0.6 % in the mean, with the loss bound 2 and 0.8 %.
+
+    Where a draft may cost more than its credit, an unlucky one is paid for by plain rounds: the price of the bound.
+    """
     cases = [stationary(seed) for seed in range(60)]
     free = [regret(*case, seed, bounded=False) for seed, case in enumerate(cases)]
     bound = [regret(*case, seed) for seed, case in enumerate(cases)]
-    assert sum(found > 0.05 for found in free) <= 3
-    assert sum(found > 0.05 for found in bound) <= 7
-    assert fmean(map(abs, free)) <= 0.015
-    assert fmean(map(abs, bound)) <= 0.02
+    assert sum(found > 0.05 for found in free) <= 2
+    assert sum(found > 0.05 for found in bound) <= 3
+    assert fmean(map(abs, free)) <= 0.01
+    assert fmean(map(abs, bound)) <= 0.012

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf_maker
+import numpy as np
 import pytest
 from harness import MEMORIES, piece
 from hypothesis import given, settings
@@ -14,6 +16,9 @@ from hypothesis import strategies as st
 
 from edgespec.answer import Stream, play_together
 from edgespec.config import EngineConfig
+from edgespec.core.acceptance import Acceptance, Prior
+from edgespec.core.controller import Controller
+from edgespec.core.cost import CostModel, CostTable
 from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
 from edgespec.core.round import play_round
@@ -139,6 +144,45 @@ def test_one_that_has_ended_gives_none_and_nothing_is_nothing() -> None:
     late.close()
     assert play_together([early, late]) == [None, None]
     assert play_together([]) == []
+
+
+STAIRS_MS = {1: 7.0, 2: 10.8, 3: 13.0, 4: 15.5, 6: 21.5, 8: 25.0, 16: 48.8, 150: 450.0}
+"""A pass by rows, as measured on x86 with Q4_1 weights; straight lines between."""
+
+
+def pace(n_sessions: int, text: Sequence[int], drafted: bool) -> float:
+    """Tokens a second of all answers together, on a clock that counts by `STAIRS_MS`."""
+    clock = FakeClock()
+    target = FakeTarget(
+        300, 600, n_batch=512, n_rows_max=512, capabilities=Capabilities(8), clock=clock, script=text,
+        cost_s=lambda width, n_ctx: float(np.interp(width, [*STAIRS_MS], [*STAIRS_MS.values()])) / 1000,
+    )  # fmt: skip
+    cost = CostModel(CostTable({width: ms / 1000 for width, ms in STAIRS_MS.items() if width <= 16}))
+    active = [
+        Generation(
+            Session(target, i), text[: 90 + 7 * i], Sampling(), Limits(150, ignore_eog=True), piece, clock,
+            Drafting(SuffixDrafter(), 300) if drafted else None,
+            Controller(cost, Acceptance(Prior(), 0.0)) if drafted else None,
+        )
+        for i in range(n_sessions)
+    ]  # fmt: skip
+    while any(generation.prefilling for generation in active):
+        play_round(active, target, clock)
+    began_s, n_tokens = clock.now_s, 0
+    while active:
+        n_tokens += sum(len(chunk.tokens) for chunk in play_round(active, target, clock))
+        active = [generation for generation in active if generation.finish_reason is None]
+    return n_tokens / (clock.now_s - began_s)
+
+
+@pytest.mark.parametrize("n_sessions", [1, 2, 4, 8])
+@pytest.mark.parametrize(("changed", "least"), [(0.02, 0.97), (0.15, 0.96), (0.5, 0.97)])
+def test_what_one_session_drafts_holds_up_no_other(n_sessions: int, changed: float, least: float) -> None:
+    """A draft that pays for its own session may cost all of them more: eight together lost a third before."""
+    rng = random.Random(5)
+    period = [rng.randrange(1, 299) for _ in range(45)]
+    text = [rng.randrange(1, 299) if rng.random() < changed else period[i % 45] for i in range(500)]
+    assert pace(n_sessions, text, True) >= least * pace(n_sessions, text, False)
 
 
 @pytest.mark.usefixtures("patient")

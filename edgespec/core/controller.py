@@ -79,6 +79,7 @@ class Controller:
         self._spent = self._won = 0.0
         self._n_hopeless = 0
         self._late = False
+        self._n_together = 1
 
     def asks(self) -> bool:
         """Whether the drafter is worth asking this round.
@@ -109,13 +110,15 @@ class Controller:
             drafter: whose experience applies.
             proposal: a chain.
             n_ctx: cached tokens of this session.
-            n_other_rows: rows that other sessions put into the same pass.
+            n_other_rows: rows that other sessions put into the same pass, one each while nothing more is known.
             draft_s: seconds the drafter needs for such a draft, 0 where hidden.
             n_replay: accepted tokens that this pass has to evaluate a second time, draft or not.
             replays: whether a rejected token makes the next pass evaluate this one's accepted tokens again.
             exact: widths of a batch to choose among; None: any.
         """
         self._n_hopeless += 1
+        # A longer pass holds up every session in it: what a draft gains for one is set against the time of all.
+        self._n_together = together = 1 + n_other_rows
         if not proposal.tokens or self._stale:
             return NO_DRAFT
         reaches: list[float] = []
@@ -131,7 +134,7 @@ class Controller:
         # Unless the round before drafted too, the next one pays for going back to single rows.
         extra_s = draft_s + (0.0 if self._since_plain else self.cost.switch_s)
         cheapest = (self.cost.seconds(n_always + 1, n_ctx) + extra_s) / plain_s
-        if 1.0 + sum(reaches) <= _MARGIN * cheapest:
+        if 1.0 + sum(reaches) / together <= _MARGIN * cheapest:
             return NO_DRAFT  # most rounds end here: even all of it would not pay for a single row
         self._n_hopeless = 0
         best, best_rate = 0, _MARGIN
@@ -140,7 +143,7 @@ class Controller:
         again_s = [self._again_s(n_always + n, n_other_rows, n_ctx) for n in range(len(reaches))] if replays else []
         mean_again_s = 0.0
         for n, reach in enumerate(reaches, 1):
-            expected += reach
+            expected += reach / together
             certain += reach >= _CERTAIN
             pass_s = self.cost.seconds(n_always + n, n_ctx) + extra_s
             cautious_s = worst_s = pass_s
@@ -152,7 +155,8 @@ class Controller:
             rate = expected * plain_s / (pass_s + mean_again_s)
             if exact_length(n, n_always, exact) < n:
                 continue
-            if rate > best_rate and self.ledger.affords(cautious_s / step_s - 1.0 - certain, worst_s / step_s - 1.0):
+            loss, worst_loss = together * (cautious_s / step_s - 1.0) - certain, together * (worst_s / step_s - 1.0)
+            if rate > best_rate and self.ledger.affords(loss, worst_loss):
                 best, best_rate = n, rate
         return cut(proposal, best)
 
@@ -179,6 +183,8 @@ class Controller:
         back_s = self.cost.switch_s if self._since_plain else 0.0
         verify_s = self._believed(verify_s, self.cost.seconds(width + n_other_rows, n_ctx))
         steps = draft_s / plain_s + (1.0 + back_s / plain_s if width == 1 else verify_s / plain_s)
+        if width > 1:
+            steps = 1.0 + self._n_together * (steps - 1.0)
         doubt = 0.0 if width == 1 else max(_DOUBT, self.cost.doubt)
         self.ledger.book(steps * (1.0 + doubt), n_tokens)
         if width > 1:

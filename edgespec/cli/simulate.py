@@ -231,7 +231,7 @@ def _validate(
     max_draft = engine.config.max_draft
     sampling = replace(sampling_from(engine.config), seed=seed)
     plan = Plan(questions, modes, sampling, max_tokens=max_tokens, max_draft=max_draft)
-    record = Record()
+    device, record = _here(engine), Record()  # before the benchmark: it is a prediction
     run_all(
         plan, lambda: engine, record, lambda done, n, run: screen.wait(f"{done} of {n}: {run.group} {run.mode}"),
         sensors=engine.machine.monitor.latest,
@@ -239,7 +239,7 @@ def _validate(
     screen.ready()
     prompts = {question.question_id: prompt_of(engine, question) for question in questions}
     texts: Texts = texts_of(record.runs, prompts, engine.target.piece)
-    return compare(_here(engine), texts, modes, record.runs, policy, max_draft), record.partial
+    return compare(device, texts, modes, record.runs, policy, max_draft), record.partial
 
 
 def _print_comparison(found: list[Compared], *, json: bool) -> None:

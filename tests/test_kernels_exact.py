@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     library = compiled(tmp_path_factory.mktemp("kernels"), request.param)
     worker = Path(__file__).parent / "kernels_worker.py"
     command = [sys.executable, str(worker), str(library), str(building.library_folder())]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    env = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that spin take long on a busy machine
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 

@@ -190,6 +190,7 @@ def try_library(library: Path, folder: Path) -> str | None:
         done = subprocess.run(
             (sys.executable, "-P", "-m", "edgespec.kernels.trial", str(library), str(folder)),
             capture_output=True, text=True, errors="replace", timeout=_TRIAL_S, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # three threads that spin take long on a busy machine
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the trial does not end as it should ({error})"

@@ -5,7 +5,10 @@
  * integer sum of the block, converted, times the rounded product of both scales, added with one rounding. */
 #include "rows.h"
 
-#define PREFETCH_BLOCKS 24
+enum {
+    PREFETCH_BLOCKS = 24, /* ahead of the one in use: the time to memory is a few hundred cycles */
+    ROWS_IN_TURN = 8      /* whose sums are independent: the instruction takes four cycles, and one starts in each */
+};
 
 static inline __attribute__((always_inline)) void tile(const int R, int n_blocks, const weights_8 *w0,
                                                        const weights_8 *w1, const row_block *x, float *s, size_t bs,
@@ -32,16 +35,26 @@ static inline __attribute__((always_inline)) void tile(const int R, int n_blocks
         }
         const __m128i d0 = _mm_loadu_si128((const __m128i *)w0[b].d), d1 = _mm_loadu_si128((const __m128i *)w1[b].d);
         const __m512 d = _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi32(d0, d1), _mm_unpacklo_epi32(d0, d1)));
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
-            __m512i sum = _mm512_set1_epi32(x[r].offset);
+#pragma GCC unroll 4
+        for (int g = 0; g < R; g += ROWS_IN_TURN) {
+            __m512i sum[ROWS_IN_TURN];
+            const int n = R - g < ROWS_IN_TURN ? R - g : ROWS_IN_TURN;
+#pragma GCC unroll 8
+            for (int r = 0; r < n; r++) sum[r] = _mm512_set1_epi32(x[g + r].offset);
 #pragma GCC unroll 8
             for (int i = 0; i < 8; i++) {
-                int32_t four;
-                memcpy(&four, x[r].qs + 4 * i, 4);
-                sum = _mm512_dpbusd_epi32(sum, q[i], _mm512_set1_epi32(four));
+#pragma GCC unroll 8
+                for (int r = 0; r < n; r++) {
+                    int32_t four;
+                    memcpy(&four, x[g + r].qs + 4 * i, 4);
+                    sum[r] = _mm512_dpbusd_epi32(sum[r], q[i], _mm512_set1_epi32(four));
+                }
             }
-            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, _mm512_set1_ps(x[r].d)), acc[r]);
+#pragma GCC unroll 8
+            for (int r = 0; r < n; r++) {
+                const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(x[g + r].d));
+                acc[g + r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r]), scale, acc[g + r]);
+            }
         }
     }
     const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);

@@ -15,7 +15,7 @@ from edgespec.kernels import compiled as building
 FEATURES = cpu_features(Sysfs())
 _AVX512, _, _AVX2 = building.SETS
 _ENCODED_OTHERWISE = building.InstructionSet(
-    "avxvnni-in-avx512", _AVX2.source, _AVX512.needs, (*_AVX2.flags, "-mavx512f", "-mavx512vl", "-mavx512vnni")
+    "avxvnni-in-avx512", _AVX2.sources, _AVX512.needs, (*_AVX2.flags, "-mavx512f", "-mavx512vl", "-mavx512vnni")
 )
 """AVX-VNNI's form for processors that have its instruction in the other encoding only."""
 FORMS = [form for form in (_AVX512, _ENCODED_OTHERWISE, *building.SETS[1:]) if form.needs <= (FEATURES or frozenset())]

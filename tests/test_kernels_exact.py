@@ -20,6 +20,7 @@ from kernels_tools import FORMS, changed_sources, compiled, needs_kernels
 
 from edgespec.kernels import compiled as building
 from edgespec.kernels.load import declare, text_of
+from edgespec.kernels.operations import Q4_1, Q8_0
 from edgespec.target import lib
 
 pytestmark = needs_kernels
@@ -38,24 +39,35 @@ def self_test(library: Path, seed: int, n_cases: int) -> str | None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_twelve_thousand_random_and_extreme_cases(form: building.InstructionSet, tmp_path: Path) -> None:
-    assert self_test(compiled(tmp_path, form), 1, 12_000) is None
+    assert self_test(compiled(tmp_path, form), 1, 12_000) is None  # so many of repacked weights, and of plain ones
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
         pytest.param(
-            f"_mm256_fmadd_ps(isum, {_SCALES}, ", f"_mm256_add_ps(_mm256_mul_ps(isum, {_SCALES}), ", id="rounded twice"
+            "q4_0_avx2.c",
+            f"_mm256_fmadd_ps(isum, {_SCALES}, ",
+            f"_mm256_add_ps(_mm256_mul_ps(isum, {_SCALES}), ",
+            id="rounded twice",
         ),
-        pytest.param("x[r].offset)", "x[r].offset + 1)", id="an integer off by one"),
-        pytest.param("(0, 1, 4, 5, 2, 3, 6, 7)", "(0, 1, 4, 5, 2, 3, 7, 6)", id="two columns exchanged"),
-        pytest.param("n_rows - r)", "n_rows - r > 3 ? 3 : n_rows - r)", id="every fourth row left out"),
-        pytest.param("i < n_w; i++, w", "i <= n_w; i++, w", id="columns beyond the last"),
+        pytest.param("q4_0_avx2.c", "x[r].offset)", "x[r].offset + 1)", id="an integer off by one"),
+        pytest.param("q4_0_avx2.c", "(0, 1, 4, 5, 2, 3, 6, 7)", "(0, 1, 4, 5, 2, 3, 7, 6)", id="two columns exchanged"),
+        pytest.param("q4_0_avx2.c", "n_rows - r)", "n_rows - r > 3 ? 3 : n_rows - r)", id="every fourth row left out"),
+        pytest.param("q4_0_avx2.c", "i < n_w; i++, w", "i <= n_w; i++, w", id="columns beyond the last"),
+        pytest.param("unpacked_avx2.c", "sum + rest[r] : sum", "rest[r] : sum", id="only what the sums give"),
+        pytest.param("unpacked_avx2.c", "(q, weight)", "(q, values)", id="signs of the weights lost"),
+        pytest.param("unpacked_avx2.c", "2 * n_rows, n_rows)", "2 * n_rows, n_rows - 1)", id="the last sum lost"),
+        pytest.param(
+            "unpacked_avx2.c", "_mm_movehl_ps(sum, sum)", "_mm_movehdup_ps(sum)", id="lanes added in another order"
+        ),
     ],
 )
-def test_the_self_test_finds_what_is_wrong(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = changed_sources(tmp_path, "q4_0_avx2.c", old, new)
+def test_the_self_test_finds_what_is_wrong(
+    file: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = changed_sources(tmp_path, file, old, new)
     monkeypatch.setattr(building, "SOURCES", sources)
     problem = self_test(compiled(tmp_path, _SLOWEST, "-O1"), 1, 300)
     assert problem is not None
@@ -105,6 +117,26 @@ def test_whole_products_on_any_number_of_threads(
     assert answer["n_shares"] <= max(1, min(4 * n_threads, n_columns // 8))
 
 
+@given(
+    kind=st.sampled_from([Q4_1, Q8_0]),
+    n_rows=st.one_of(st.integers(1, 19), st.integers(20, 70)),
+    n_columns=st.integers(1, 80).map(lambda n: 4 * n),
+    n=st.integers(1, 9).map(lambda n: 32 * n),
+    n_threads=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_whole_products_of_plain_weights(
+    run: Run, kind: int, n_rows: int, n_columns: int, n: int, n_threads: int, seed: int
+) -> None:
+    case = {"n": n, "n_columns": n_columns, "n_rows": n_rows, "n_threads": n_threads, "seed": seed, "kind": kind}
+    assert run(**case, on=True) == {"wrong": [], "n_shares": n_threads if n_rows >= 2 else 0}
+
+
+def test_weights_that_do_not_fill_a_tile_are_left_to_ggml(run: Run) -> None:
+    case = {"n": 64, "n_columns": 42, "n_rows": 5, "n_threads": 2, "seed": 1, "kind": Q4_1}
+    assert run(**case, on=True) == {"wrong": [], "n_shares": 0}
+
+
 def test_switched_off_they_compute_nothing(run: Run) -> None:
     assert run(n=64, n_columns=64, n_rows=5, n_threads=2, seed=1, on=False) == {"wrong": [], "n_shares": 0}
 
@@ -113,6 +145,7 @@ _HARNESS = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include "rows.h"
+#include "unpacked.h"
 static unsigned state = 1;
 static int draw(void) { state = state * 1664525u + 1013904223u; return (int)(state >> 16); }
 static void *filled(size_t n) { char *p = malloc(n); for (size_t i = 0; i < n; i++) p[i] = (char)draw(); return p; }
@@ -129,6 +162,16 @@ int main(void) {
                 edgespec_q4_0_rows(n_blocks, w, n_w, x, n_rows, s + OVER, bs);
                 free(w); free(rows); free(x); free(s);
             }
+    for (int n_rows = 1; n_rows <= TILE_ROWS; n_rows++)
+        for (int n_blocks = 1; n_blocks <= 20; n_blocks += 6) {
+            const size_t n = TILE_WEIGHTS * (size_t)n_blocks, m = n_rows * (size_t)n_blocks;
+            char *four = filled(n * sizeof(block_q4_1)), *eight = filled(n * sizeof(block_q8_0));
+            char *with = filled(m * sizeof(block_q8_1)), *without = filled(m * sizeof(block_q8_0));
+            float *s = malloc(sizeof *s * TILE_WEIGHTS * n_rows);
+            edgespec_q4_1_tile(n_blocks, four, n_blocks * sizeof(block_q4_1), with, n_rows, s + OVER, TILE_WEIGHTS);
+            edgespec_q8_0_tile(n_blocks, eight, n_blocks * sizeof(block_q8_0), without, n_rows, s, TILE_WEIGHTS);
+            free(four); free(eight); free(with); free(without); free(s);
+        }
     puts("done");
     return 0;
 }
@@ -146,7 +189,7 @@ def test_no_byte_beyond_exactly_sized_buffers(form: building.InstructionSet, ove
     probe.write_text("int main(void) { return 0; }\n")
     if subprocess.run([*command, *flags[:5], probe, "-o", tmp_path / "probe"], capture_output=True).returncode:
         pytest.skip("the compiler has no address sanitizer")
-    sources = [harness, building.SOURCES / form.source]
+    sources = [harness, *(building.SOURCES / name for name in form.sources)]
     made = subprocess.run(
         [*command, *flags, f"-DOVER={over}", f"-I{building.SOURCES}", *sources, "-o", tmp_path / "harness"],
         capture_output=True, text=True,

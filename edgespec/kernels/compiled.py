@@ -26,7 +26,7 @@ from edgespec.errors import DeviceError
 GGML = "0.25.3"
 """The version whose names, layouts and order of operations the sources follow."""
 SOURCES = Path(__file__).parent / "c"
-_COMMON = ("hook.c", "selftest.c", "rows.h")
+_COMMON = ("hook.c", "unpacked.c", "selftest.c", "hook.h", "rows.h", "unpacked.h")
 _FLAGS = (
     "-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-Wl,-z,defs",
@@ -43,21 +43,22 @@ class InstructionSet:
     """One form of the kernels. `needs`: features by the Linux kernel's names; `flags`: what the compiler is told."""
 
     name: str
-    source: str
+    sources: tuple[str, ...]
     needs: frozenset[str]
     flags: tuple[str, ...]
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
+_AVX2_SOURCES = ("q4_0_avx2.c", "unpacked_avx2.c")
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 SETS = (
     InstructionSet(
-        "avx512vnni", "q4_0_avx512vnni.c", _AVX2 | {*_AVX512, "avx512_vnni"},
+        "avx512vnni", ("q4_0_avx512vnni.c", "unpacked_avx512vnni.c"), _AVX2 | {*_AVX512, "avx512_vnni"},
         (*_AVX2_FLAGS, *(f"-m{name}" for name in _AVX512), "-mavx512vnni"),
     ),
-    InstructionSet("avxvnni", "q4_0_avx2.c", _AVX2 | {"avx_vnni"}, (*_AVX2_FLAGS, "-mavxvnni")),
-    InstructionSet("avx2", "q4_0_avx2.c", _AVX2, _AVX2_FLAGS),
+    InstructionSet("avxvnni", _AVX2_SOURCES, _AVX2 | {"avx_vnni"}, (*_AVX2_FLAGS, "-mavxvnni")),
+    InstructionSet("avx2", _AVX2_SOURCES, _AVX2, _AVX2_FLAGS),
 )  # fmt: skip
 """Fastest first."""
 
@@ -169,7 +170,7 @@ def compile_library(command: tuple[str, ...], form: InstructionSet, library: Pat
     Raises:
         DeviceError: the compiler fails, or takes more than two minutes.
     """
-    sources = [str(SOURCES / name) for name in (*_COMMON, form.source) if name.endswith(".c")]
+    sources = [str(SOURCES / name) for name in (*_COMMON, *form.sources) if name.endswith(".c")]
     name = f'-DGGML_CPU="{_CPU_LIBRARY}"'
     try:
         done = subprocess.run(
@@ -230,7 +231,7 @@ def _place(form: InstructionSet, features: frozenset[str] | None, folder: Path) 
     stat = library.stat()
     facts = [form.name, *form.flags, *_FLAGS, *sorted(features or ()), GGML, library, stat.st_size, stat.st_mtime_ns]
     digest = hashlib.sha256("\n".join(map(str, facts)).encode())
-    for name in (*_COMMON, form.source):
+    for name in (*_COMMON, *form.sources):
         digest.update(b"\0" + (SOURCES / name).read_bytes())
     return paths.cache_dir() / "kernels" / digest.hexdigest()[:24]
 

@@ -11,7 +11,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-_F32, _Q4_0, _BLOCK = 0, 2, 32
+_F32, _BLOCK = 0, 32
+_SCALES = {2: (1, 16), 3: (2, 16), 8: (1, 32)}
+"""By type of weights: scales of a block, in half precision, and the bytes that follow them."""
+Q4_0, Q4_1, Q8_0 = _SCALES
 _MEMORY = 1 << 22  # of tensors' descriptions, not of their data
 
 
@@ -87,32 +90,38 @@ class Ggml:
             raise RuntimeError(f"ggml_backend_graph_compute returns {failed}")
         return result.raw
 
-    def repacked(self, data: bytes, n: int, n_columns: int) -> tuple[Any, Any, Any]:
-        """Q4_0 weights in the layout of the fast kernels; context, buffer and tensor, for `drop`."""
+    def weights(self, kind: int, data: bytes, n: int, n_columns: int) -> tuple[Any, Any, Any]:
+        """Weights, Q4_0 repacked for the fast kernels, others as they are; context, buffer and tensor, for `drop`."""
         context = self.context()
-        tensor = self.tensor(context, _Q4_0, n, n_columns)
-        kind = self._cpu._Z35ggml_backend_cpu_repack_buffer_typev()
-        buffer = self._base.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
+        tensor = self.tensor(context, kind, n, n_columns)
+        if kind == Q4_0:
+            repacked = self._cpu._Z35ggml_backend_cpu_repack_buffer_typev()
+            buffer = self._base.ggml_backend_alloc_ctx_tensors_from_buft(context, repacked)
+        else:
+            buffer = self._base.ggml_backend_alloc_ctx_tensors(context, self.backend)
         self.put(tensor, data)
         return context, buffer, tensor
 
     def drop(self, context: Any, buffer: Any) -> None:
-        """Free what `repacked` made."""
+        """Free what `weights` made."""
         self._base.ggml_backend_buffer_free(buffer)
         self._base.ggml_free(context)
 
 
-def q4_0(random: Random, n: int, n_columns: int) -> bytes:
-    """Random Q4_0 weights as they are in a file."""
-    block = (
-        struct.pack("<e", random.uniform(-0.1, 0.1)) + random.randbytes(16) for _ in range(n // _BLOCK * n_columns)
+def random_weights(random: Random, kind: int, n: int, n_columns: int) -> bytes:
+    """Random weights as they are in a file."""
+    n_scales, n_bytes = _SCALES[kind]
+    return b"".join(
+        struct.pack(f"<{n_scales}e", *(random.uniform(-0.1, 0.1) for _ in range(n_scales))) + random.randbytes(n_bytes)
+        for _ in range(n // _BLOCK * n_columns)
     )
-    return b"".join(block)
 
 
-def differing_rows(ggml: Ggml, random: Random, n: int, n_columns: int, n_rows: int, n_threads: int) -> list[int]:
+def differing_rows(
+    ggml: Ggml, random: Random, n: int, n_columns: int, n_rows: int, n_threads: int, kind: int = Q4_0
+) -> list[int]:
     """Rows of one pass that are not, bit for bit, what the row alone gives on one thread."""
-    context, buffer, weights = ggml.repacked(q4_0(random, n, n_columns), n, n_columns)
+    context, buffer, weights = ggml.weights(kind, random_weights(random, kind, n, n_columns), n, n_columns)
     rows = [struct.pack(f"<{n}f", *(random.gauss(0.0, 1.0) for _ in range(n))) for _ in range(n_rows)]
     together = ggml.product(weights, b"".join(rows), n, n_columns, n_threads)
     size = 4 * n_columns

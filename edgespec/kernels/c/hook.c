@@ -15,36 +15,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "hook.h"
 #include "rows.h"
 
-#define EXPORTED __attribute__((visibility("default")))
 #define CLASS "N4ggml3cpu6repack13tensor_traitsI10block_q4_0Ll8ELl8EL9ggml_type8EE"
 #define FORWARD "_Z" CLASS "15compute_forwardEP19ggml_compute_paramsP11ggml_tensor"
 #define TABLE "_ZTV" CLASS "E"
 enum { N_TABLE = 7 }; /* entries of the class's table of virtual functions */
 
-/* The first fields of ggml_tensor and ggml_compute_params. The self-test runs whole operations to see that they fit. */
-struct tensor {
-    int32_t type;
-    void *buffer;
-    int64_t ne[4];
-    size_t nb[4];
-    int32_t op, op_params[16], flags;
-    struct tensor *src[10];
-};
-struct params {
-    int ith, nth;
-    size_t wsize;
-    void *wdata;
-    void *threadpool;
-    bool use_ref;
-};
 enum { OP_MUL_MAT = 29 };
 
 static struct {
     void *library;
     product *gemm, *gemv;
     bool (*forward)(void *self, struct params *params, struct tensor *op);
+    bool has_unpacked;
 } ggml;
 static pthread_once_t ggml_once = PTHREAD_ONCE_INIT;
 static atomic_bool armed;
@@ -83,21 +68,26 @@ static void find_ggml(void) {
     edgespec_find(&ggml.gemm, "ggml_gemm_q4_0_8x8_q8_0");
     edgespec_find(&ggml.gemv, "ggml_gemv_q4_0_8x8_q8_0");
     edgespec_find(&ggml.forward, FORWARD);
+    ggml.has_unpacked = edgespec_find_for_unpacked();
     if (pthread_key_create(&at_thread_end, free) != 0) ggml.forward = NULL;
 }
 
 bool edgespec_has_ggml(void) {
     pthread_once(&ggml_once, find_ggml);
-    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL;
+    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL && ggml.has_unpacked;
 }
 
 /* The original functions must be there when ggml calls: its library holds them. */
-static void need_ggml(void) {
+void edgespec_need_ggml(void) {
     if (!edgespec_has_ggml()) {
         fputs("edgespec: " GGML_CPU " calls functions that it does not have\n", stderr);
         abort();
     }
 }
+
+bool edgespec_is_armed(void) { return atomic_load_explicit(&armed, memory_order_relaxed); }
+
+void edgespec_count_share(void) { atomic_fetch_add_explicit(&n_shares, 1, memory_order_relaxed); }
 
 /* This thread's memory for n entries, or NULL. */
 static row_block *room(size_t n) {
@@ -131,7 +121,7 @@ static bool compute(int n, float *s, size_t bs, const void *w, const void *rows,
         }
         edgespec_q4_0_rows(n_blocks, w, nc / 8, now.x, n_now, s + (size_t)r * bs, bs);
     }
-    atomic_fetch_add_explicit(&n_shares, 1, memory_order_relaxed);
+    edgespec_count_share();
     return true;
 }
 
@@ -143,9 +133,9 @@ static void leave(void) {
 
 EXPORTED bool edgespec_forward(void *self, struct params *params, struct tensor *op) __asm__(FORWARD);
 bool edgespec_forward(void *self, struct params *params, struct tensor *op) {
-    need_ggml();
+    edgespec_need_ggml();
     leave();
-    if (atomic_load_explicit(&armed, memory_order_relaxed) && op->op == OP_MUL_MAT && !params->use_ref) {
+    if (edgespec_is_armed() && op->op == OP_MUL_MAT && !params->use_ref) {
         const int64_t *ne = op->src[1]->ne;
         if (ne[1] >= 2 && ne[1] <= INT32_MAX && ne[2] == 1 && ne[3] == 1) {
             now.rows = params->wdata;
@@ -168,7 +158,7 @@ void ggml_gemm_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const vo
         now.n_next = n_rows - nr;
         now.next = (single){w, row_at(rows, n, nr), s + (size_t)nr * bs, nc};
     } else {
-        need_ggml();
+        edgespec_need_ggml();
         ggml.gemm(n, s, bs, w, rows, nr, nc);
     }
 }
@@ -186,7 +176,7 @@ void ggml_gemv_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const vo
         return;
     }
     now.n_next = 0;
-    need_ggml();
+    edgespec_need_ggml();
     ggml.gemv(n, s, bs, w, row, nr, nc);
 }
 

@@ -44,9 +44,6 @@ typedef void product(int n, float *s, size_t bs, const void *w, const void *rows
 /* Looks for ggml's library, which is loaded by now; false if it lacks the functions that are stood in for. */
 bool edgespec_has_ggml(void);
 
-/* Sets the pointer at `function` to ggml's own function of this name, or to NULL. */
-void edgespec_find(void *function, const char *name);
-
 /* s[r * bs + c] = row r times column c, for n_rows rows (1..MAX_ROWS) and 8 * n_w columns of n_blocks blocks each.
  * x holds n_rows entries for block 0, then n_rows for block 1, and so on. */
 void edgespec_q4_0_rows(int n_blocks, const weights_8 *w, int n_w, const row_block *x, int n_rows, float *s, size_t bs);

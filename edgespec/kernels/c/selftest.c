@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "hook.h"
 #include "rows.h"
+#include "unpacked.h"
 
 enum { MOST_BLOCKS = 9, MOST_W = 5, SENTINEL = 0x7FC0ED6E, STRIDE = 8 * MOST_W + 3 };
 
@@ -80,8 +82,61 @@ static int difference(const float *a, const float *b) {
     return -1;
 }
 
-__attribute__((visibility("default"))) const char *edgespec_self_test(uint64_t seed, int n_cases) {
+/* Plain weights and rows, and the rows once more as the tiles read them. */
+typedef struct {
+    char weights[TILE_WEIGHTS * MOST_BLOCKS * sizeof(block_q8_0)];
+    char rows[TILE_ROWS * MOST_BLOCKS * sizeof(block_q8_1)];
+    char x[TILE_ROWS * MOST_BLOCKS * sizeof(block_q8_1)];
+} plain;
+
+typedef void one_product(int n, float *s, size_t bs, const void *w, size_t bw, const void *row, size_t br, int n_rows);
+
+/* Blocks of `n_scales` halves and `n_bytes` bytes, signed values if they are activations. */
+static void fill_blocks(char *to, int n_blocks, int kind, int n_scales, int n_bytes, bool activations) {
+    for (int b = 0; b < n_blocks; b++) {
+        for (int i = 0; i < n_scales; i++, to += 2) {
+            const uint16_t half = scale(kind);
+            memcpy(to, &half, 2);
+        }
+        for (int i = 0; i < n_bytes; i++) *to++ = activations ? (char)activation(kind) : (char)draw(256);
+    }
+}
+
+static const char *compare_unpacked(bool q4_1, one_product *stock, int i, char *text, size_t n_text) {
+    const int kind = i % 3, n_rows = 1 + i % TILE_ROWS, n_blocks = 1 + (int)draw(MOST_BLOCKS);
+    const int n_scales = q4_1 ? 2 : 1, weight_bytes = q4_1 ? sizeof(block_q4_1) : sizeof(block_q8_0);
+    const int bytes = q4_1 ? sizeof(block_q8_1) : sizeof(block_q8_0), weights = n_blocks * weight_bytes;
+    plain p;
+    fill_blocks(p.weights, TILE_WEIGHTS * n_blocks, kind, n_scales, weight_bytes - 2 * n_scales, false);
+    fill_blocks(p.rows, n_rows * n_blocks, kind, n_scales, BLOCK, true);
+    for (int r = 0; r < n_rows; r++) {
+        for (int b = 0; b < n_blocks; b++) {
+            const char *from = p.rows + (r * n_blocks + b) * bytes;
+            char *to = p.x + b * n_rows * bytes;
+            memcpy(to + r * BLOCK, from + 2 * n_scales, BLOCK);
+            for (int k = 0; k < n_scales; k++) memcpy(to + n_rows * (BLOCK + 2 * k) + 2 * r, from + 2 * k, 2);
+        }
+    }
+    float ours[MAX_ROWS * STRIDE], theirs[MAX_ROWS * STRIDE];
+    wipe(ours);
+    wipe(theirs);
+    (q4_1 ? edgespec_q4_1_tile : edgespec_q8_0_tile)(n_blocks, p.weights, (size_t)weights, p.x, n_rows, ours, STRIDE);
+    for (int r = 0; r < n_rows; r++) {
+        for (int w = 0; w < TILE_WEIGHTS; w++) {
+            const char *row = p.rows + r * n_blocks * bytes;
+            stock(n_blocks * BLOCK, theirs + r * STRIDE + w, 0, p.weights + w * weights, 0, row, 0, 1);
+        }
+    }
+    const int at = difference(ours, theirs);
+    if (at < 0) return NULL;
+    snprintf(text, n_text, "case %d of %s, %d rows, %d blocks: row %d, weights %d give %a, ggml %a", i,
+             q4_1 ? "Q4_1" : "Q8_0", n_rows, n_blocks, at / STRIDE, at % STRIDE, ours[at], theirs[at]);
+    return text;
+}
+
+EXPORTED const char *edgespec_self_test(uint64_t seed, int n_cases) {
     static _Thread_local char text[200];
+    one_product *q4_1, *q8_0;
     product *gemv, *gemm, *generic;
     void (*prepare)(void); /* fills ggml's tables of half precision numbers, once a process */
     if (!edgespec_has_ggml()) return "ggml has no such functions";
@@ -89,7 +144,9 @@ __attribute__((visibility("default"))) const char *edgespec_self_test(uint64_t s
     edgespec_find(&gemm, "ggml_gemm_q4_0_8x8_q8_0");
     edgespec_find(&generic, "ggml_gemv_q4_0_8x8_q8_0_generic");
     edgespec_find(&prepare, "ggml_cpu_init");
-    if (generic == NULL || prepare == NULL) return "ggml has nothing to compare with";
+    edgespec_find(&q4_1, "ggml_vec_dot_q4_1_q8_1");
+    edgespec_find(&q8_0, "ggml_vec_dot_q8_0_q8_0");
+    if (generic == NULL || prepare == NULL || q4_1 == NULL || q8_0 == NULL) return "ggml has nothing to compare with";
     prepare();
     problem *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     if (p == NULL) return "no memory for the self-test";
@@ -119,5 +176,8 @@ __attribute__((visibility("default"))) const char *edgespec_self_test(uint64_t s
         }
     }
     free(p);
+    for (int i = 0; i < n_cases && found == NULL; i++) {
+        found = compare_unpacked(i % 2, i % 2 ? q4_1 : q8_0, i / 2, text, sizeof text);
+    }
     return found;
 }

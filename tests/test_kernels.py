@@ -109,9 +109,9 @@ def test_a_broken_cache_leaves_the_stock_kernels_and_building_mends_it(cache: Pa
     ("file", "old", "new", "why"),
     [
         ("q4_0_avx2.c", "float *to = s + r * bs;", "float *to = s + r * bs; __builtin_trap();", "SIG"),
-        ("hook.c", "int64_t ne[4];", "int64_t ne[5];", ""),
+        ("hook.h", "int64_t ne[4];", "int64_t ne[5];", ""),
         ("hook.c", "OP_MUL_MAT = 29", "OP_MUL_MAT = 30", "shares"),
-        ("hook.c", "size_t wsize;", "size_t wsize, other;", "shares"),
+        ("hook.h", "size_t wsize;", "size_t wsize, other;", "shares"),
         ("hook.c", "w, rows, n_rows, nc)) {", "w, rows, nr, nc)) {", "differ"),
         ("hook.c", "compute_forwardEP19", "compute_backwardEP19", "no such functions"),
         ("selftest.c", "state = seed * 2 + 1;", "for (;;) state = draw(2);", "end as it should"),

@@ -47,7 +47,7 @@ class Opened(FakeEngine):
     notes = ("a note about the model",)
 
     @classmethod
-    def open(cls, model: str, config: Any, *, progress: object = None) -> Opened:
+    def open(cls, model: str, config: Any, *, progress: object = None, n_sessions: int = 1) -> Opened:
         engine = cls(reply, config.n_ctx or 4096, config)
         engine.target.before_eval = pass_slowly
         return engine

@@ -142,9 +142,10 @@ class CostModel:
     def doubt(self) -> float:
         """By how much the price of a single pass may be wrong, as a share: its error follows that of the passes.
 
-        An average that moves by `_RATE` keeps a third of their standard deviation, 1.25 times their mean error.
+        An average that moves by `_RATE` keeps a third of their standard deviation, 1.25 times their mean error; the
+        price of the drafted pass that is held against it is as uncertain.
         """
-        return 0.4 * self._one.spread
+        return 0.6 * self._one.spread
 
     @property
     def suspect(self) -> bool:

@@ -70,10 +70,10 @@ class Several:
         return messages[-1].content
 
     def session(self) -> Session:
-        raise NotImplementedError
+        raise NotImplementedError  # waves ask for no session: a call would fail the test
 
     def release(self, session: Session) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # nor give one back
 
     def stream(
         self,

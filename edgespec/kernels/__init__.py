@@ -12,8 +12,8 @@ from __future__ import annotations
 from edgespec.kernels.compiled import Built, build, find_built, library_folder, set_for
 from edgespec.kernels.load import Status, leave_off, loading, n_shares, status
 
-ON_BY_DEFAULT = False
-"""Whether machines where nobody said otherwise use them; until they are measured on a quiet machine they do not."""
+ON_BY_DEFAULT = True
+"""Whether machines where nobody said otherwise use them, once they are built."""
 
 __all__ = [
     "ON_BY_DEFAULT",

@@ -62,7 +62,15 @@ def _server(name: str, kind: str, **options: int) -> Arm:
     return Arm(name, "llama_server", "server plain", {"type": kind, "options": options})
 
 
-OURS = (_ours(PLAIN, "none"), _ours(AUTO, "auto"), _ours(PLAIN_AGAIN, "none"))
+_STOCK = {"kernels": "off"}
+OURS = (
+    _ours(PLAIN, "none"),
+    _ours(AUTO, "auto"),
+    _ours(PLAIN_AGAIN, "none"),
+    # The same with ggml's own kernels for passes of several rows.
+    Arm("plain, ggml rows", "ours", "plain, ggml rows", _STOCK, {"drafter": "none"}),
+    Arm("auto, ggml rows", "ours", "plain, ggml rows", _STOCK, {"drafter": "auto"}),
+)
 PEERS = (
     Arm("bare loop", "bare", "bare loop"),
     _lookup("lcpp plain", 0),

@@ -16,8 +16,9 @@ class Ours:
     """An engine, asked as `edgespec bench` asks it."""
 
     def __init__(self, settings: Message) -> None:
-        """`settings`: `model`, `n_ctx`, `threads`."""
-        config = EngineConfig(threads=settings["threads"], n_ctx=settings["n_ctx"])
+        """`settings`: `model`, `n_ctx`, `threads`; `kernels` where they are to be off."""
+        kernels = settings.get("kernels", "auto")
+        config = EngineConfig(threads=settings["threads"], n_ctx=settings["n_ctx"], kernels=kernels)
         self._engine = Engine.open(settings["model"], config)
 
     def about(self) -> Message:

@@ -37,7 +37,7 @@ Longest = Annotated[
 ]
 Widest = Annotated[int, typer.Option("--max-draft", metavar="N", min=1, max=63, help="Longest draft to certify.")]
 
-_QUICK_S, _FULL_S = 120.0, 1620.0
+_QUICK_S, _FULL_S = 120.0, 1740.0
 _QUICK_CONTEXTS, _CONTEXTS = (96, 640), (96, 272, 1024, 2048)
 """Below and above 256 cells, where llama.cpp may begin to split the work on single rows; and 1k, and 2k."""
 _QUICK_TOKENS, _TOKENS, _PIECE = 64, 1024, 64

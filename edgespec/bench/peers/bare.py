@@ -15,6 +15,7 @@ from edgespec.bench.modes import PLAIN
 from edgespec.bench.peers.ours import as_reply
 from edgespec.bench.peers.wire import Message, serve
 from edgespec.config import EngineConfig
+from edgespec.decode_thread import decode_thread
 from edgespec.engine import Engine
 from edgespec.target import lib
 from edgespec.target.opening import Handles
@@ -25,6 +26,7 @@ class BareLoop:
 
     def __init__(self, engine: Engine) -> None:
         self.n_vocab, self.n_batch = engine.target.n_vocab, engine.target.n_batch
+        self._target = engine.target
         self._handles = Handles(engine.model_path, engine.target.options)
         self._native: Any = lib.native()
         self._ctx = self._handles.ctx
@@ -52,7 +54,15 @@ class BareLoop:
         mode: str,
         eog: frozenset[int] = frozenset(),
     ) -> runner.Run:
-        """`n` tokens from an empty cache, or up to one of `eog`."""
+        """`n` tokens from an empty cache, or up to one of `eog`.
+
+        On the thread that decodes for engines: a second one would have an OpenMP team of its own, which slows both.
+        """
+        return decode_thread().run(lambda: self._run(prompt, n, question, number, mode, eog), self._target)
+
+    def _run(
+        self, prompt: Sequence[int], n: int, question: str, number: int, mode: str, eog: frozenset[int]
+    ) -> runner.Run:
         self._native.llama_memory_clear(self._native.llama_get_memory(self._ctx), True)
         gc.collect()
         gc.disable()

@@ -26,7 +26,10 @@ from edgespec.errors import DeviceError
 GGML = "0.25.3"
 """The version whose names, layouts and order of operations the sources follow."""
 SOURCES = Path(__file__).parent / "c"
-_COMMON = ("hook.c", "unpacked.c", "selftest.c", "hook.h", "rows.h", "unpacked.h")
+_COMMON = (
+    "hook.c", "shares.c", "unpacked.c", "k.c", "selftest.c", "selftest_k.c", "hook.h", "rows.h", "shares.h",
+    "unpacked.h", "k.h", "selftest.h",
+)  # fmt: skip
 _FLAGS = (
     "-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-Wl,-z,defs",
@@ -49,12 +52,13 @@ class InstructionSet:
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
-_AVX2_SOURCES = ("q4_0_avx2.c", "unpacked_avx2.c")
+_AVX2_SOURCES = ("q4_0_avx2.c", "unpacked_avx2.c", "k_avx2.c")
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 SETS = (
     InstructionSet(
-        "avx512vnni", ("q4_0_avx512vnni.c", "unpacked_avx512vnni.c"), _AVX2 | {*_AVX512, "avx512_vnni"},
+        "avx512vnni", ("q4_0_avx512vnni.c", "unpacked_avx512vnni.c", "k_avx512vnni.c"),
+        _AVX2 | {*_AVX512, "avx512_vnni"},
         (*_AVX2_FLAGS, *(f"-m{name}" for name in _AVX512), "-mavx512vnni"),
     ),
     InstructionSet("avxvnni", _AVX2_SOURCES, _AVX2 | {"avx_vnni"}, (*_AVX2_FLAGS, "-mavxvnni")),

@@ -11,10 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-_F32, _BLOCK = 0, 32
-_SCALES = {2: (1, 16), 3: (2, 16), 8: (1, 32)}
-"""By type of weights: scales of a block, in half precision, and the bytes that follow them."""
-Q4_0, Q4_1, Q8_0 = _SCALES
+_F32 = 0
+_BLOCKS = {2: (32, 1, 16, 0), 3: (32, 2, 16, 0), 8: (32, 1, 32, 0), 12: (256, 2, 140, 0), 14: (256, 0, 208, 1)}
+"""By type of weights: values of a block; scales in half precision, the bytes that follow them, scales after these."""
+Q4_0, Q4_1, Q8_0, Q4_K, Q6_K = _BLOCKS
+REPACKED = frozenset({Q4_0, Q4_K})
+"""Types that ggml lays out anew on x86."""
 _MEMORY = 1 << 22  # of tensors' descriptions, not of their data
 
 
@@ -91,10 +93,10 @@ class Ggml:
         return result.raw
 
     def weights(self, kind: int, data: bytes, n: int, n_columns: int) -> tuple[Any, Any, Any]:
-        """Weights, Q4_0 repacked for the fast kernels, others as they are; context, buffer and tensor, for `drop`."""
+        """Weights, repacked where ggml does so, others as they are; context, buffer and tensor, for `drop`."""
         context = self.context()
         tensor = self.tensor(context, kind, n, n_columns)
-        if kind == Q4_0:
+        if kind in REPACKED:
             repacked = self._cpu._Z35ggml_backend_cpu_repack_buffer_typev()
             buffer = self._base.ggml_backend_alloc_ctx_tensors_from_buft(context, repacked)
         else:
@@ -108,12 +110,20 @@ class Ggml:
         self._base.ggml_free(context)
 
 
+def block_size(kind: int) -> int:
+    """Weights of this type that have a scale in common: rows are multiples of it."""
+    return _BLOCKS[kind][0]
+
+
 def random_weights(random: Random, kind: int, n: int, n_columns: int) -> bytes:
     """Random weights as they are in a file."""
-    n_scales, n_bytes = _SCALES[kind]
+    size, n_before, n_bytes, n_after = _BLOCKS[kind]
+
+    def scales(n_scales: int) -> bytes:
+        return struct.pack(f"<{n_scales}e", *(random.uniform(-0.1, 0.1) for _ in range(n_scales)))
+
     return b"".join(
-        struct.pack(f"<{n_scales}e", *(random.uniform(-0.1, 0.1) for _ in range(n_scales))) + random.randbytes(n_bytes)
-        for _ in range(n // _BLOCK * n_columns)
+        scales(n_before) + random.randbytes(n_bytes) + scales(n_after) for _ in range(n // size * n_columns)
     )
 
 

@@ -28,8 +28,8 @@ enum { OP_MUL_MAT = 29 };
 static struct {
     void *library;
     product *gemm, *gemv;
-    bool (*forward)(void *self, struct params *params, struct tensor *op);
-    bool has_unpacked;
+    forward *forward;
+    bool has_rest;
 } ggml;
 static pthread_once_t ggml_once = PTHREAD_ONCE_INIT;
 static atomic_bool armed;
@@ -68,13 +68,13 @@ static void find_ggml(void) {
     edgespec_find(&ggml.gemm, "ggml_gemm_q4_0_8x8_q8_0");
     edgespec_find(&ggml.gemv, "ggml_gemv_q4_0_8x8_q8_0");
     edgespec_find(&ggml.forward, FORWARD);
-    ggml.has_unpacked = edgespec_find_for_unpacked();
+    ggml.has_rest = edgespec_find_for_unpacked() && edgespec_find_for_shares() && edgespec_find_for_k();
     if (pthread_key_create(&at_thread_end, free) != 0) ggml.forward = NULL;
 }
 
 bool edgespec_has_ggml(void) {
     pthread_once(&ggml_once, find_ggml);
-    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL && ggml.has_unpacked;
+    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL && ggml.has_rest;
 }
 
 /* The original functions must be there when ggml calls: its library holds them. */
@@ -131,7 +131,7 @@ static void leave(void) {
     now.is_read = false;
 }
 
-EXPORTED bool edgespec_forward(void *self, struct params *params, struct tensor *op) __asm__(FORWARD);
+EXPORTED forward edgespec_forward __asm__(FORWARD);
 bool edgespec_forward(void *self, struct params *params, struct tensor *op) {
     edgespec_need_ggml();
     leave();
@@ -180,21 +180,30 @@ void ggml_gemv_q4_0_8x8_q8_0(int n, float *s, size_t bs, const void *w, const vo
     ggml.gemv(n, s, bs, w, row, nr, nc);
 }
 
+bool edgespec_is_virtual(const char *table, forward *function) {
+    void *const *entries = dlsym(ggml.library, table);
+    forward *entry;
+    for (int i = 0; entries != NULL && i < N_TABLE; i++) {
+        memcpy(&entry, &entries[i], sizeof entry);
+        if (entry == function) return true;
+    }
+    return false;
+}
+
 /* Takes over from ggml's functions, or gives back to them, for the whole process. NULL, or why it cannot. */
 EXPORTED const char *edgespec_arm(bool on) {
     if (on && !edgespec_has_ggml()) return "ggml has no such functions";
-    if (on) {
-        void *const *table = dlsym(ggml.library, TABLE);
-        bool found = false;
-        bool (*function)(void *, struct params *, struct tensor *);
-        for (int i = 0; table != NULL && i < N_TABLE; i++) {
-            memcpy(&function, &table[i], sizeof function);
-            found = found || function == edgespec_forward;
-        }
-        if (!found) return "ggml was loaded before and does not call here";
+    if (on && !(edgespec_is_virtual(TABLE, edgespec_forward) && edgespec_k_is_called())) {
+        return "ggml was loaded before and does not call here";
     }
     atomic_store(&armed, on);
     return NULL;
+}
+
+/* Whether products of weights of this type with so many rows are computed here; others are ggml's. */
+EXPORTED int edgespec_takes(int type, int n_rows) {
+    const bool in_256 = type == 12 || type == 14; /* Q4_K, Q6_K */
+    return n_rows >= 2 && (in_256 ? n_rows <= 16 : type == 2 || type == 3 || type == 8);
 }
 
 /* Shares of columns computed here so far, by all threads. */

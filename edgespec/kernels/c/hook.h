@@ -29,6 +29,9 @@ struct params {
     bool use_ref;
 };
 
+/* ggml's virtual function that computes an operation on repacked weights; false: it does not know the operation. */
+typedef bool forward(void *self, struct params *params, struct tensor *op);
+
 /* Sets the pointer at `function` to ggml's own function of this name, or to NULL. */
 void edgespec_find(void *function, const char *name);
 
@@ -39,7 +42,11 @@ void edgespec_need_ggml(void);
 bool edgespec_is_armed(void);
 void edgespec_count_share(void);
 
-/* Looks for the functions that products of plain weights need. */
-bool edgespec_find_for_unpacked(void);
+/* Look for the functions of ggml that these files need. */
+bool edgespec_find_for_unpacked(void), edgespec_find_for_shares(void), edgespec_find_for_k(void);
+
+/* Whether the class whose virtual functions have this table calls `function`. */
+bool edgespec_is_virtual(const char *table, forward *function);
+bool edgespec_k_is_called(void);
 
 #endif

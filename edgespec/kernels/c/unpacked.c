@@ -8,27 +8,23 @@
 #include <string.h>
 
 #include "hook.h"
+#include "k.h"
+#include "shares.h"
 
-enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q8_0 = 8, LEAST_CHUNK = 16, MOST_CHUNK = 64 };
+enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q8_0 = 8 };
 
 typedef void quantiser(const float *from, void *to, int64_t n);
 
 static struct {
     bool (*tiled)(const struct params *params, struct tensor *op);
     quantiser *q8_0, *q8_1;
-    void (*barrier)(void *threadpool);
-    void (*chunk_set)(void *threadpool, int next);
-    int (*chunk_add)(void *threadpool, int n);
 } ggml;
 
 bool edgespec_find_for_unpacked(void) {
     edgespec_find(&ggml.tiled, "ggml_compute_forward_mul_mat_tiled");
     edgespec_find(&ggml.q8_0, "quantize_row_q8_0");
     edgespec_find(&ggml.q8_1, "quantize_row_q8_1");
-    edgespec_find(&ggml.barrier, "ggml_barrier");
-    edgespec_find(&ggml.chunk_set, "ggml_threadpool_chunk_set");
-    edgespec_find(&ggml.chunk_add, "ggml_threadpool_chunk_add");
-    return ggml.tiled && ggml.q8_0 && ggml.q8_1 && ggml.barrier && ggml.chunk_set && ggml.chunk_add;
+    return ggml.tiled && ggml.q8_0 && ggml.q8_1;
 }
 
 /* Bytes of 32 activations for weights of this type; 0: not ours. */
@@ -72,33 +68,36 @@ static void read_activations(const struct params *params, const struct tensor *x
     }
 }
 
+/* Activations in the work buffer, so many bytes a block. */
+typedef struct {
+    const char *rows;
+    size_t bytes;
+} activations;
+
+static void compute(const struct tensor *op, const void *rows, int64_t begin, int64_t end) {
+    const struct tensor *w = op->src[0];
+    const activations *x = rows;
+    edgespec_tile *tile = w->type == TYPE_Q4_1 ? edgespec_q4_1_tile : edgespec_q8_0_tile;
+    const int64_t n_rows = op->ne[1], n_blocks = w->ne[0] / PLAIN_BLOCK;
+    const size_t stride = op->nb[1] / sizeof(float);
+    for (int64_t first = 0; first < n_rows; first += TILE_ROWS) {
+        const int n = (int)(n_rows - first < TILE_ROWS ? n_rows - first : TILE_ROWS);
+        const char *tile_rows = x->rows + (size_t)(first * n_blocks) * x->bytes;
+        for (int64_t weight = begin; weight < end; weight += TILE_WEIGHTS) {
+            const char *weights = (const char *)w->data + weight * (int64_t)w->nb[1];
+            float *out = (float *)op->data + weight + first * (int64_t)stride;
+            tile((int)n_blocks, weights, w->nb[1], tile_rows, n, out, stride);
+        }
+    }
+}
+
 EXPORTED bool ggml_compute_forward_mul_mat_tiled(const struct params *params, struct tensor *op);
 bool ggml_compute_forward_mul_mat_tiled(const struct params *params, struct tensor *op) {
     edgespec_need_ggml();
+    if (edgespec_q6_k(params, op)) return true;
     const size_t bytes = edgespec_is_armed() ? block_bytes(params, op) : 0;
     if (bytes == 0) return ggml.tiled(params, op);
-    const struct tensor *w = op->src[0], *x = op->src[1];
-    edgespec_tile *tile = w->type == TYPE_Q4_1 ? edgespec_q4_1_tile : edgespec_q8_0_tile;
-    read_activations(params, x, bytes);
-    const int64_t n_weights = w->ne[1], n_rows = x->ne[1], n_blocks = w->ne[0] / PLAIN_BLOCK;
-    /* Four chunks a thread, so that one that waits for its core holds up the others little. */
-    int64_t chunk = n_weights / (4 * params->nth) / TILE_WEIGHTS * TILE_WEIGHTS;
-    chunk = chunk < LEAST_CHUNK ? LEAST_CHUNK : chunk > MOST_CHUNK ? MOST_CHUNK : chunk;
-    if (params->ith == 0) ggml.chunk_set(params->threadpool, params->nth);
-    ggml.barrier(params->threadpool);
-    const size_t stride = op->nb[1] / sizeof(float);
-    edgespec_count_share();
-    for (int64_t i = params->ith; i * chunk < n_weights; i = ggml.chunk_add(params->threadpool, 1)) {
-        const int64_t end = (i + 1) * chunk < n_weights ? (i + 1) * chunk : n_weights;
-        for (int64_t first = 0; first < n_rows; first += TILE_ROWS) {
-            const int n = (int)(n_rows - first < TILE_ROWS ? n_rows - first : TILE_ROWS);
-            const char *rows = (const char *)params->wdata + (size_t)(first * n_blocks) * bytes;
-            for (int64_t weight = i * chunk; weight < end; weight += TILE_WEIGHTS) {
-                const char *weights = (const char *)w->data + weight * (int64_t)w->nb[1];
-                float *out = (float *)op->data + weight + first * (int64_t)stride;
-                tile((int)n_blocks, weights, w->nb[1], rows, n, out, stride);
-            }
-        }
-    }
+    read_activations(params, op->src[1], bytes);
+    edgespec_share_out(params, op, &(activations){params->wdata, bytes}, TILE_WEIGHTS, compute);
     return true;
 }

@@ -233,8 +233,8 @@ def _warm(runs: Sequence[Run], plain: Mapping[tuple[str, int, bool], Run], rng: 
 
 def _pairs(runs: Sequence[Run], plain: Mapping[tuple[str, int, bool], Run]) -> list[tuple[Run, Run]]:
     """Runs that may be compared, and plain's beside each."""
-    pairs = [(run, plain[_key(run)]) for run in runs if run.error is None and run.mark is None and _key(run) in plain]
-    return [(run, base) for run, base in pairs if base.error is None]
+    pairs = [(run, plain[_key(run)]) for run in runs if _key(run) in plain]
+    return [pair for pair in pairs if all(run.error is None and run.mark is None for run in pair)]
 
 
 def _timed(pairs: Sequence[tuple[Run, Run]]) -> list[tuple[Run, Run]]:

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Protocol
 
 from edgespec import __version__
@@ -14,7 +13,7 @@ from edgespec.config import EngineConfig
 from edgespec.device import host, thermal
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import read_topology
-from edgespec.kernels.load import status
+from edgespec.kernels import status
 from edgespec.tuning_profile import Choice
 
 
@@ -63,7 +62,7 @@ def make(
         "n_ctx": engine.n_ctx,
         "threads": threads,
         "tuned": str(engine.tuned) if engine.tuned.values() else None,
-        "kernels": asdict(status()),
+        "kernels": str(status()),
         "cpu": host.cpu_name(sysfs),
         "cpus": list(read_topology(sysfs).usable),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

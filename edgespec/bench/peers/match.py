@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from edgespec.bench.marks import MANY_BUSY
 from edgespec.bench.modes import orders
 from edgespec.bench.peers.arms import Arm, by_process
 from edgespec.bench.peers.process import PeerError, Revived, Worker
 from edgespec.bench.runner import Run
 from edgespec.bench.workloads import Question
+from edgespec.device.load import LoadReader
+from edgespec.device.sysfs import Sysfs
 from edgespec.errors import EdgespecError
 
 _WARM_UP_TOKENS = 16
@@ -39,6 +42,8 @@ class Match:
     idle_cpu_s: float | None = 0.0
     """Processor time that workers used while others were asked; None where the system does not tell."""
     asked_s: float = 0.0
+    load: LoadReader = field(default_factory=lambda: LoadReader(Sysfs()))
+    """Tells of other programs."""
     partial: bool = False
 
 
@@ -108,7 +113,8 @@ def _ask(
     """One answer; a failure is the run's."""
     seat = seated[arm.name]
     others = list({id(other): other for other in seated.values() if other is not seat}.values())
-    before, began_s = _cpu_s(others), time.perf_counter()
+    before, own_s, began_s = _cpu_s(others), seat.cpu_s(), time.perf_counter()
+    match.load.read(began_s)
     request = {"question": question.text, "prompt": list(prompt), "max_tokens": n, **arm.request}
     try:
         reply = seat.ask(request)
@@ -117,10 +123,16 @@ def _ask(
         run = Run(blank.question_id, blank.group, blank.round, blank.mode, blank.place, error=str(error))
     else:
         match.texts[run.question_id, run.round, run.mode] = str(reply["text"])
-    match.asked_s += time.perf_counter() - began_s
+    ended_s = time.perf_counter()
     after = _cpu_s(others)
     known = match.idle_cpu_s is not None and before is not None and after is not None
     match.idle_cpu_s = (match.idle_cpu_s or 0.0) + (after or 0.0) - (before or 0.0) if known else None
+    match.asked_s += ended_s - began_s
+    busy, used_s = match.load.read(ended_s).busy_others, seat.cpu_s()
+    if busy is not None and own_s is not None and used_s is not None:
+        taken = busy - (used_s - own_s) / (ended_s - began_s)
+        if taken > MANY_BUSY:
+            run = replace(run, mark=f"other programs or the host took {taken:.2f} cores")
     return run
 
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from edgespec.bench.marks import MANY_BUSY
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
 from edgespec.bench.peers.arms import AUTO, Arm
 from edgespec.bench.peers.match import Match
@@ -23,7 +24,7 @@ _IDLE = 0.01
 _DASH = "–"
 _OF_A_RUN = (
     "question_id", "group", "round", "mode", "place", "error", "tokens", "decoded", "decode_s", "ttft_s", "total_s",
-    "drafted", "accepted", "finish_reason",
+    "drafted", "accepted", "finish_reason", "mark",
 )  # fmt: skip
 
 
@@ -227,6 +228,12 @@ def _notes(summary: Summary, match: Match) -> list[str]:
         notes.append("Whether idle workers were idle is not known here.")
     elif match.idle_cpu_s > _IDLE * match.asked_s:
         notes.append(f"NOT QUIET: idle workers took {match.idle_cpu_s:.1f} s of processor time from the others.")
+    n_marked = sum(run.mark is not None for run in match.runs)
+    if n_marked:
+        notes.append(
+            f"{n_marked} of {len(match.runs)} runs give no ratio: other programs or the host took more than "
+            f"{MANY_BUSY:g} cores meanwhile."
+        )
     failures: dict[tuple[str, str], int] = {}
     for run in match.runs:
         if run.error is not None:

@@ -104,6 +104,9 @@ class Certificate:
     prices: tuple[Price, ...]
     refused: tuple[tuple[str, str], ...] = ()
     """KV types that this model does not take, and why."""
+    kernels: str | None = None
+    """What edgespec's kernels for few rows were made for; None: ggml's own computed. Logits are the same with both, so
+    only prices depend on it."""
 
     @property
     def kv_types(self) -> tuple[str, ...]:
@@ -206,6 +209,7 @@ def from_json(raw: Any) -> Certificate:
     return Certificate(
         str(raw["fingerprint"]), str(raw["build"]), str(raw["machine"]),
         _count(raw["n_threads"], 1), _count(raw["n_ctx"], 1), bool(raw["quick"]), cells, prices, refused,
+        None if raw.get("kernels") is None else str(raw["kernels"]),
     )  # fmt: skip
 
 

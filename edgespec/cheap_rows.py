@@ -48,22 +48,20 @@ def why_off(config: EngineConfig) -> str | None:
             word = file.read(8).strip()
     except (OSError, ConfigError):
         word = ""
-    if word == "off":
-        return "switched off by `edgespec kernels off`"
-    if word == "on" or kernels.ON_BY_DEFAULT:
-        return None
-    return "off by default; `edgespec kernels on` switches them on"
+    return "switched off by `edgespec kernels off`" if word == "off" else None
 
 
-def outlook(config: EngineConfig, sysfs: Sysfs | None = None) -> str:
-    """One line: whether a model opened now would have the kernels, and why not. Loads nothing."""
+def outlook(config: EngineConfig, sysfs: Sysfs | None = None) -> Status:
+    """Whether a model opened now would have the kernels, and why not. Loads nothing."""
     problem = why_off(config)
     if problem is None:
         try:
-            return f"on: {kernels.find_built(cpu_features(sysfs or Sysfs())).instruction_set} kernels"
+            found = kernels.find_built(cpu_features(sysfs or Sysfs())).instruction_set
         except (DeviceError, ConfigError) as error:
             problem = str(error)
-    return f"off: {problem}"
+        else:
+            return Status(True, kernels.named(found), found)
+    return Status(False, problem)
 
 
 def load(config: EngineConfig, sysfs: Sysfs | None = None) -> Status:

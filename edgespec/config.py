@@ -52,7 +52,7 @@ class EngineConfig:
     policy: Literal["fast", "balanced", "cool"] = "balanced"
     """What counts when the device gets hot."""
     kernels: Literal["auto", "off"] = "auto"
-    """Kernels that make verify passes cheap; auto: as `edgespec kernels on` or `off` says."""
+    """Kernels that make verify passes cheap; auto: where they are built, unless `edgespec kernels off` was said."""
     max_tokens: int | None = None
     temperature: float = 0.2
     top_k: int = 40

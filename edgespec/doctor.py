@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec import __version__, certificate, paths, state
+from edgespec import __version__, certificate, cheap_rows, paths, state
 from edgespec import config as configuration
 from edgespec.conditions import Conditions
 from edgespec.config import EngineConfig
@@ -29,8 +29,9 @@ from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import ConfigError, EdgespecError
 from edgespec.exact import Decision
 from edgespec.hub import store
+from edgespec.kernels import Status
 from edgespec.machine import full_team
-from edgespec.opening import KV_TYPE, exactness, with_kv
+from edgespec.opening import KV_TYPE, exactness, priced, with_kv
 from edgespec.target import gguf_check, sizing
 from edgespec.target.build import Build, kernels, probe_build
 from edgespec.target.gguf_check import GGUFInfo
@@ -105,6 +106,8 @@ class Findings:
     affinity: tuple[int, ...] | None
     """The cores of this process's own mask."""
     build: Build | None
+    rows: Status | None
+    """Whether models would be opened with edgespec's kernels for passes of few rows, and why not."""
     models: tuple[ModelFacts, ...]
     packages: Mapping[str, str | None]
     """Installed versions; None: not installed."""
@@ -125,11 +128,14 @@ def examine(root: Path | None = None) -> Findings:
     topology = read_topology(sysfs)
     free_bytes = host.free_memory(sysfs)
     build: Build | None = None
+    rows: Status | None = None
     models: tuple[ModelFacts, ...] = ()
     notes: tuple[str, ...] = ("read from a folder: what is installed on this machine is left out",)
     if root is None:
         build = probe_build()
-        models, notes = _models(topology, build, free_bytes)
+        config, notes = _config()
+        rows = cheap_rows.outlook(config, sysfs)
+        models = _models(config, topology, build, rows, free_bytes)
     return Findings(
         root=root,
         processor=_processor(sysfs),
@@ -142,6 +148,7 @@ def examine(root: Path | None = None) -> Findings:
         cpuset=_sorted(host.cpuset(sysfs)),
         affinity=None if root else _sorted(host.own_affinity()),
         build=build,
+        rows=rows,
         models=models,
         packages={} if root else {name: _version(name) for name in (*PACKAGES, *OPTIONAL)},
         python=None if root else platform.python_version(),
@@ -192,20 +199,25 @@ def _processor(sysfs: Sysfs) -> str | None:
     return f"part {', '.join(parts.split())}" if re.fullmatch("(0x[0-9a-f]+ ?)+", parts) else parts or None
 
 
-def _models(topology: Topology, build: Build, free_bytes: int | None) -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
-    """The configured and the default model."""
-    notes: tuple[str, ...] = ()
+def _config() -> tuple[EngineConfig, tuple[str, ...]]:
+    """The options in force, and a note where they are the defaults because nothing else is valid."""
     try:
-        config = configuration.load().config
+        return configuration.load().config, ()
     except ConfigError as error:
-        config, notes = EngineConfig(), (f"the configuration is not valid, the defaults are shown instead: {error}",)
+        return EngineConfig(), (f"the configuration is not valid, the defaults are shown instead: {error}",)
+
+
+def _models(
+    config: EngineConfig, topology: Topology, build: Build, rows: Status, free_bytes: int | None
+) -> tuple[ModelFacts, ...]:
+    """The configured and the default model."""
     default = EngineConfig().model
     roles = {default: "default", config.model: "configured"} if config.model != default else {default: "configured"}
-    return tuple(_model(name, role, config, topology, build, free_bytes) for name, role in roles.items()), notes
+    return tuple(_model(name, role, config, topology, build, rows, free_bytes) for name, role in roles.items())
 
 
 def _model(
-    name: str, role: str, config: EngineConfig, topology: Topology, build: Build, free_bytes: int | None
+    name: str, role: str, config: EngineConfig, topology: Topology, build: Build, rows: Status, free_bytes: int | None
 ) -> ModelFacts:
     try:
         known = store.identify(name)
@@ -234,17 +246,17 @@ def _model(
         except ConfigError as error:
             decision = Decision(None, str(error))
         exact = decision.why
-        table = state.load_state(_cost_file(config, info, topology, build.package, decision))[0]
+        table = state.load_state(_cost_file(config, info, topology, priced(build.package, rows), decision))[0]
         pass_s = table.base_s if table else None
     return ModelFacts(name, role, path, info.quant, info.file_bytes, need_bytes, n_ctx, problem, pass_s, widths, exact)
 
 
-def _cost_file(config: EngineConfig, info: GGUFInfo, topology: Topology, package: str, decision: Decision) -> Path:
+def _cost_file(config: EngineConfig, info: GGUFInfo, topology: Topology, build: str, decision: Decision) -> Path:
     """Where `Engine` keeps what it measured of this model with these options."""
     recipe = decision.recipe
     one_thread = recipe is not None and recipe.one_thread
     team = full_team(config, placement(topology), topology, one_thread=one_thread)
-    key = (recipe.kv if recipe else config.kv_type or KV_TYPE, team.one, team.wide, package)
+    key = (recipe.kv if recipe else config.kv_type or KV_TYPE, team.one, team.wide, build)
     machine = host.cpu_name(Sysfs())
     return state.state_file(paths.cache_dir() / "state", info.fingerprint, machine, *map(str, key))
 
@@ -319,6 +331,7 @@ def as_json(found: Findings, advice: tuple[Advice, ...]) -> dict[str, object]:
         "memory": {"free_bytes": found.free_bytes, "page_bytes": found.page_bytes},
         "features": sorted(found.features) if found.features is not None else None,
         "llama_cpp": {**asdict(build), "kernels": kernels(build) if build.error is None else None} if build else None,
+        "kernels": asdict(found.rows) if found.rows else None,
         "models": [
             {**asdict(model), "path": str(model.path) if model.path else None, "pass_s": _by_rows(model.pass_s)}
             for model in found.models

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from edgespec import paths, state
+from edgespec import kernels, paths, state
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
 from edgespec.constraint import Constraint
@@ -369,6 +369,7 @@ class Engine:
             team_changes=self.machine.changes_since(generation.stats.started_s),
             policy=self.config.policy,
             tuned=str(self.tuned) if self.tuned.values() else None,
+            kernels=str(kernels.status()),
             exact=exact,
             exact_why=self.exactness.why if exact or recipe is None else f"longer than certified; {self.exactness.why}",
             heat=self.machine.heat(),

@@ -326,6 +326,8 @@ class Report:
     """How this model's memory takes rejected tokens back; None: it cannot."""
     tuned: str | None = None
     """Which options `edgespec tune` had chosen, and how; None: none."""
+    kernels: str | None = None
+    """Whether edgespec's kernels computed passes of few rows: "on: " and which, or "off: " and why."""
     notes: tuple[str, ...] = ()
     """What was asked for and not done, and what the user should know, one line each."""
 

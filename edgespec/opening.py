@@ -17,6 +17,7 @@ from edgespec.device.topology import Topology, read_topology
 from edgespec.errors import ConfigError
 from edgespec.exact import Decision, decide
 from edgespec.hub import store
+from edgespec.kernels import Status
 from edgespec.machine import full_team
 from edgespec.target import gguf_check, lib, sizing
 from edgespec.target.llama import LlamaTarget, load
@@ -38,7 +39,7 @@ class Opened:
     fingerprint: str
     machine: str
     build: str
-    """Of llama.cpp, and "+rows" where edgespec's kernels compute: what prices of passes belong to."""
+    """What prices of passes belong to, see `priced`."""
     notes: tuple[str, ...]
     sysfs: Sysfs
     topology: Topology
@@ -71,7 +72,9 @@ def open_model(
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(sysfs)
     placed, free_bytes, machine = placement(topology), host.free_memory(sysfs), host.cpu_name(sysfs)
-    tuned, problem = (tuned, None) if tuned is not None else choice_for(config, info.fingerprint, build_name(), machine)
+    problem = None
+    if tuned is None:
+        tuned, problem = choice_for(config, info.fingerprint, build_name(), machine, rows.in_force)
     config = replace(config, max_draft=tuned.max_draft or config.max_draft)
     base = TargetOptions(
         n_ctx=0,
@@ -113,7 +116,7 @@ def open_model(
         template,
         info.fingerprint,
         machine,
-        build_name() + ("+rows" if rows.active else ""),
+        priced(build_name(), rows),
         tuple(notes),
         sysfs,
         topology,
@@ -175,3 +178,8 @@ def _template(target: LlamaTarget) -> ChatTemplate:
 def build_name() -> str:
     """The version of the installed llama-cpp-python."""
     return importlib.metadata.version("llama-cpp-python")
+
+
+def priced(build: str, rows: Status) -> str:
+    """What prices of passes belong to: llama.cpp's build, and "+rows" where edgespec's kernels compute."""
+    return build + ("+rows" if rows.active else "")

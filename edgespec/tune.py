@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from edgespec import kernels
 from edgespec.certify import KV_TYPES, thread_counts
 from edgespec.config import EngineConfig, Unasked, Value
 from edgespec.core.controller import chain_parents
@@ -49,6 +50,8 @@ evaluated every time."""
 _N_CTX = 2048
 _N_OPEN = 6
 """Engines that are kept open, where the memory holds them."""
+_N_CHECKED = 4
+"""Rows of the pass by whose price files are compared."""
 _FREE = 0.25
 """Cores' worth of time that others may take of those the threads need."""
 _MOST_FILES = 3
@@ -87,12 +90,15 @@ def tune(task: Task, tell: Callable[[str], None] = lambda _: None, seed: int = 0
         with Watch(sysfs, topology, rig.n_threads) as watch:
             left_s = task.budget_s - (time.perf_counter() - began_s)
             choice, findings = search(knobs, Means(time.perf_counter, watch.trouble, tell, seed), left_s)
+        rows, prices = kernels.status(), tuple(rig.prices(choice))
     if findings and watch.last is not None and all(finding.s_token is None for finding in findings):
         raise DeviceError(f"nothing could be measured undisturbed ({watch.last}): the profile stays as it was")
-    findings = (*rig.settled, *findings)
+    findings = (*rig.settled, *findings, *prices)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     took_s = time.perf_counter() - began_s
-    return Profile(info.fingerprint, build_name(), host.cpu_name(sysfs), now, took_s, choice, findings)
+    return Profile(
+        info.fingerprint, build_name(), host.cpu_name(sysfs), now, took_s, choice, findings, rows.in_force
+    )  # fmt: skip
 
 
 def others_of(path: Path, here: Iterable[Path]) -> tuple[Path, ...]:
@@ -193,6 +199,19 @@ class Rig:
         files = tuple(str(path) for path in self._task.files)
         if files:
             yield Knob("file", self._task.path.name, files, self.answers, 2.0, answers_s)
+
+    def prices(self, choice: Choice) -> Iterator[Finding]:
+        """Which of several files gains most by drafts: where checking them costs least, with the options chosen."""
+        found = []
+        for file in (None, *map(str, self._task.files)):
+            engine = self._engines.get(replace(choice, drafter=None, max_draft=None, file=file))
+            cost = None if engine is None else engine.machine.governor.cost
+            if cost is not None and _N_CHECKED in cost.widths:
+                found.append((cost.base_s(_N_CHECKED) / cost.base_s(1), Path(file or self._task.path).name))
+        if len(found) > 1:
+            (steps, best), *others = sorted(found)
+            rest = ", ".join(f"{more:.1f} in {name}" for more, name in others)
+            yield Finding("drafting", best, None, f"gains most there: {_N_CHECKED} rows take {steps:.1f} steps, {rest}")
 
     def _knob(
         self,

@@ -17,6 +17,7 @@ from edgespec import paths
 from edgespec.config import EngineConfig, Unasked, Value, check
 from edgespec.draft import NAMES
 from edgespec.errors import ConfigError
+from edgespec.kernels import named
 from edgespec.state import read_small, state_file, write_json
 from edgespec.target.options import kv_types
 
@@ -99,6 +100,8 @@ class Profile:
     """What measuring took."""
     choice: Choice
     findings: tuple[Finding, ...]
+    kernels: str | None = None
+    """What edgespec's kernels for few rows were made for; None: ggml's own computed."""
 
 
 def profile_file(fingerprint: str, machine: str) -> Path:
@@ -110,8 +113,10 @@ def profile_file(fingerprint: str, machine: str) -> Path:
     return state_file(paths.cache_dir() / "tuned", fingerprint, machine)
 
 
-def load(fingerprint: str, build: str, machine: str) -> tuple[Profile | None, str | None]:
+def load(fingerprint: str, build: str, machine: str, kernels: str | None) -> tuple[Profile | None, str | None]:
     """The profile, and a line for the user where a file was there but is of no use.
+
+    With other kernels (see `Profile`) wide passes have other prices, and other lengths and teams are best.
 
     Raises:
         ConfigError: no home folder is known.
@@ -134,6 +139,9 @@ def load(fingerprint: str, build: str, machine: str) -> tuple[Profile | None, st
         return None, f"the tuned profile is of another {other} and is ignored: {_AGAIN}"
     if found.build != build:
         return None, f"the tuned profile is of llama-cpp-python {found.build[:40]}, not {build}: ignored; {_AGAIN}"
+    if found.kernels != kernels:
+        its, ours = named(found.kernels), named(kernels)
+        return None, f"the tuned profile was measured with {its[:40]}, not {ours}, and is ignored: {_AGAIN}"
     return found, None
 
 
@@ -167,11 +175,13 @@ def forget(fingerprint: str, machine: str) -> bool:
     return True
 
 
-def choice_for(config: EngineConfig, fingerprint: str, build: str, machine: str) -> tuple[Choice, str | None]:
+def choice_for(
+    config: EngineConfig, fingerprint: str, build: str, machine: str, kernels: str | None
+) -> tuple[Choice, str | None]:
     """What the profile says about options that the user leaves open, and a line where a profile is of no use."""
     if not config.tuned:
         return Choice(), None
-    profile, note = load(fingerprint, build, machine)
+    profile, note = load(fingerprint, build, machine, kernels)
     return (Choice(), note) if profile is None else (left_open(profile.choice, config), note)
 
 
@@ -207,7 +217,7 @@ def from_json(raw: Any) -> Profile:
     return Profile(
         _text(raw["fingerprint"]), _text(raw["build"]), _text(raw["machine"]), _text(raw["made"]),
         _number(raw["seconds"]), _choice(raw["choice"]),
-        tuple(_finding(item) for item in raw["findings"][:_MOST_ITEMS]),
+        tuple(_finding(item) for item in raw["findings"][:_MOST_ITEMS]), _maybe(_text, raw.get("kernels")),
     )  # fmt: skip
 
 

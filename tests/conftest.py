@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,28 @@ _TEST_MODEL = os.environ.get("EDGESPEC_TEST_MODEL")
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clear EDGESPEC_* and point the XDG folders and HOME into a temporary folder."""
+def _isolate(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Clear EDGESPEC_* and point the XDG folders and HOME into a folder."""
     for name in list(os.environ):
         if name.startswith("EDGESPEC_") or name in {"HF_ENDPOINT", "HF_TOKEN", "NO_COLOR", "FORCE_COLOR"}:
-            monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
+            patch.delenv(name)
+    patch.setenv("HOME", str(home))
     for kind in ("CONFIG", "CACHE", "DATA", "STATE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+        patch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _isolated_from_the_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For fixtures of whole modules: else engines in them would compute with the kernels in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, tmp_path_factory.mktemp("home"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own for each test."""
+    _isolate(monkeypatch, tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(autouse=True)

@@ -99,6 +99,7 @@ def test_a_whole_run(engine: Loaded, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {limits.max_draft for drafter, limits in engine.asked if drafter == "auto"} == {15, 20}
     captured = capsys.readouterr()
     assert "fake, 2 threads, KV f16" in captured.out
+    assert f"kernels {found['stamp']['kernels']}" in " ".join(captured.out.split())
     assert "bench 16 of 16 (100 %)" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 80
 

@@ -17,7 +17,7 @@ from edgespec import certificate
 from edgespec.certificate import Cell, Certificate, Flip, Price
 from edgespec.certify import Grid, Means, certify, thread_counts, widths
 from edgespec.cli import main
-from edgespec.cli.certify import _contexts
+from edgespec.cli.certify import _contexts, report
 from edgespec.errors import ConfigError, ModelError
 from edgespec.interfaces import Capabilities
 
@@ -163,8 +163,14 @@ def test_the_deviation_between_two_ways_is_the_sum_of_theirs() -> None:
 
 def test_a_certificate_survives_the_disk_and_is_of_one_model_build_and_machine() -> None:
     found = replace(certified(Ways(widths=frozenset({4}))), prices=(Price("f16/f16", 96, 2.0, 1.0, 2.5, 4.0, 3.5),))
-    certificate.save(found)
+    path = certificate.save(found)
     assert certificate.load("f", "b", "m") == (found, None)
+    raw = json.loads(path.read_text())
+    assert raw.pop("kernels") is None
+    path.write_text(json.dumps(raw))
+    assert certificate.load("f", "b", "m") == (found, None)  # as earlier versions wrote it
+    certificate.save(replace(found, kernels="avx2"))
+    assert certificate.load("f", "b", "m") == (replace(found, kernels="avx2"), None)
     assert certificate.load("f", "b", "another machine") == (None, None)
 
 
@@ -239,6 +245,11 @@ def test_the_command_measures_saves_and_prints(tiny: Path, capsys: pytest.Captur
     assert "f16/f16, 96 tokens of context" in err
     assert main.run(["models", "show", str(tiny)]) == 0
     assert "exact widths: f16/f16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kernels", "named"), [(None, "ggml's own kernels"), ("avx2", "avx2 kernels")])
+def test_the_report_says_which_kernels_were_timed(kernels: str | None, named: str) -> None:
+    assert f"times were taken with {named}" in list(report(replace(certified(STEADY), kernels=kernels)))
 
 
 def test_a_type_that_does_not_fit_is_said(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

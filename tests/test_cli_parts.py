@@ -81,6 +81,9 @@ def test_summary_is_readable() -> None:
     assert "one thing" in text
     assert "2 threads on CPUs 0-1; drafter off" in text
     assert "nan" not in text
+    assert "kernels" not in text
+    computed = replace(RESULT, report=replace(REPORT, kernels="on: avx2 kernels"))
+    assert "kernels   on: avx2 kernels" in render.summary(computed)
     assert "taken back" not in text
     replayed = replace(RESULT, report=replace(REPORT, rollback="replay"))
     assert "drafter   ngram; wrong guesses are taken back by replay" in render.summary(replayed)

@@ -28,6 +28,7 @@ from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Core, CoreClass, Topology
 from edgespec.doctor import Findings, ModelFacts
 from edgespec.engine import Engine
+from edgespec.kernels import Status
 from edgespec.target import build as builds
 from edgespec.target.build import Build, kernels, probe_build
 
@@ -193,6 +194,7 @@ def findings(**changes: Any) -> Findings:
         cpuset=None,
         affinity=(0, 1, 2, 3),
         build=Build("0.3.36", features={"NEON": 1, "DOTPROD": 1, "FP16_VA": 1, "OPENMP": 1}, repacked=("Q4_0",)),
+        rows=Status(True, "made-up kernels", "made-up"),
         models=(),
         packages={},
         python="3.11.0",
@@ -221,12 +223,31 @@ def test_advice_on_the_build() -> None:
     assert advice(build=None) == ""
 
 
+NO_KERNELS = Status(False, "no kernels for this processor")
+
+
+def test_advice_on_kernels() -> None:
+    missing = Status(False, "not built for this processor and this ggml: run `edgespec kernels build`")
+    told = advice(rows=missing)
+    assert told.startswith("For cheaper drafts, build edgespec's kernels: edgespec kernels build | not built for this ")
+    assert "ggml; on a two-core server" in told
+    assert told.endswith("| measured elsewhere")
+    assert advice(rows=NO_KERNELS) == ""
+    assert advice(rows=Status(False, "switched off by `edgespec kernels off`")) == ""
+    assert advice(rows=None) == ""
+    q4_1 = ModelFacts("m", "configured", Path("/m.gguf"), "Q4_1", 10, 20, 512)
+    assert advice(models=(q4_1,)) == ""  # they have it, too
+    assert advice(models=(q4_1,), rows=missing) == told
+    assert "take a Q4_0 file instead of Q5_1" in advice(models=(replace(q4_1, quantisation="Q5_1"),))
+
+
 def test_advice_on_a_model() -> None:
     q4_1 = ModelFacts("m", "configured", Path("/m.gguf"), "Q4_1", 10, 20, 512)
-    assert "take a Q4_0 file instead of Q4_1" in advice(models=(q4_1,))
+    assert "take a Q4_0 file instead of Q4_1" in advice(models=(q4_1,), rows=NO_KERNELS)
     assert advice(models=(replace(q4_1, quantisation="Q4_0"),)) == ""
     assert advice(models=(replace(q4_1, quantisation="Q8_0"),)) == ""  # chosen for its quality
-    assert advice(models=(q4_1,), build=replace(PLAIN_ARM, features={"DOTPROD": 1, "OPENMP": 1})) == ""
+    plain = replace(PLAIN_ARM, features={"DOTPROD": 1, "OPENMP": 1})
+    assert advice(models=(q4_1,), build=plain, rows=NO_KERNELS) == ""
     shared = replace(q4_1, quantisation="Q4_0", path=Path("/storage/emulated/0/m.gguf"))
     assert "0.27 tokens a second" in advice(models=(shared,))
     assert "m needs more | found here" in advice(models=(replace(q4_1, quantisation="Q4_0", problem="m needs more"),))
@@ -325,7 +346,7 @@ def test_a_root_shows_nothing_of_this_machine(
     assert found["usable"] == [0, 1, 2, 3]
     assert found["thermal"]["throttled"] is None
     assert not (tmp_path / "asked").exists()
-    own = ("affinity", "llama_cpp", "system", "python", "features", "processor")
+    own = ("affinity", "llama_cpp", "kernels", "system", "python", "features", "processor")
     assert [found[key] for key in own] == [None] * len(own)
     assert found["memory"] == {"free_bytes": None, "page_bytes": None}
     assert found["load"] == {"busy_others": None, "pressure": None}

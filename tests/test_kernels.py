@@ -6,15 +6,23 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import gguf_maker
 import own_process
 import pytest
 from kernels_tools import FEATURES, FORMS, changed_sources, needs_kernels
 
 from edgespec import cheap_rows, kernels
 from edgespec.config import EngineConfig
+from edgespec.device import host
+from edgespec.device.sysfs import Sysfs
 from edgespec.errors import ConfigError, DeviceError
+from edgespec.kernels import Status
 from edgespec.kernels import compiled as building
+from edgespec.opening import build_name
+from edgespec.target import gguf_check
+from edgespec.tuning_profile import Choice, Profile, save
 
 _PLAIN = FORMS[-1].needs if FORMS else frozenset[str]()
 """A processor with AVX2 and no more: its form is the quickest to compile."""
@@ -66,9 +74,8 @@ def cache(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_kernels
 def test_kernels_that_are_built_compute(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome() == (True, "avx2 kernels")
-    cheap_rows.remember(True)
     monkeypatch.setattr(cheap_rows, "cpu_features", lambda _sysfs: _PLAIN)
-    assert cheap_rows.outlook(EngineConfig()) == "on: avx2 kernels"
+    assert cheap_rows.outlook(EngineConfig()) == Status(True, "avx2 kernels", "avx2")
 
 
 @needs_kernels
@@ -256,20 +263,25 @@ def test_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.set_for(everything - {"avx512_vnni", "avx_vnni"}).name == "avx2"
 
 
-def test_they_are_off_until_somebody_switches_them_on(tmp_path: Path) -> None:
-    assert not kernels.ON_BY_DEFAULT
-    assert "off by default" in (cheap_rows.why_off(EngineConfig()) or "")
+def test_they_are_wanted_until_somebody_switches_them_off() -> None:
+    assert cheap_rows.why_off(EngineConfig()) is None
+    off = cheap_rows.outlook(EngineConfig(kernels="off"))
+    assert str(off) == "off: switched off by the option kernels = off"
+    cheap_rows.remember(False)
+    assert str(cheap_rows.outlook(EngineConfig())) == "off: switched off by `edgespec kernels off`"
     cheap_rows.remember(True)
     assert cheap_rows.why_off(EngineConfig()) is None
-    assert cheap_rows.outlook(EngineConfig()).startswith("off: ")  # nothing is built in this test's folders
-    assert "option" in (cheap_rows.why_off(EngineConfig(kernels="off")) or "")
-    cheap_rows.remember(False)
-    assert "kernels off" in (cheap_rows.why_off(EngineConfig()) or "")
+
+
+@needs_kernels
+def test_where_nothing_is_built_one_line_says_how() -> None:
+    found = cheap_rows.outlook(EngineConfig())
+    assert not found.active
+    assert found.in_force is None
+    assert found.reason == "not built for this processor and this ggml: run `edgespec kernels build`"
 
 
 def test_a_switch_nobody_can_read_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "ON_BY_DEFAULT", True)
-    assert cheap_rows.why_off(EngineConfig()) is None
     cheap_rows.switch_file().mkdir(parents=True)
     assert cheap_rows.why_off(EngineConfig()) is None
     with pytest.raises(DeviceError, match="cannot be written"):
@@ -291,15 +303,69 @@ def test_the_command_line_builds_switches_and_says(cache: Path) -> None:
         compiled.SETS = compiled.SETS[-1:]
         from edgespec.device import features
         features.cpu_features = lambda _sysfs, found=frozenset(sys.argv[1].split(",")): found
-        for arguments in (["status"], ["on"], ["status", "--json"], ["off"], ["status"], ["build"]):
+        for arguments in (["status"], ["off"], ["status", "--json"], ["on"], ["status"], ["build"]):
             sys.stdout.write(f"> {main.run(['kernels', *arguments])}\\n")
     """
     lines = own_process.run(code, ",".join(_PLAIN)).splitlines()
-    assert lines[0] == "off: off by default; `edgespec kernels on` switches them on"
-    assert lines[2] == "on, for models opened from now on"
-    # llama.cpp was loaded by the first command: the same process cannot load kernels in front of it any more.
-    assert json.loads(lines[4])["reason"] == "llama.cpp was loaded before the kernels"
-    assert lines[6] == "off, for models opened from now on"
-    assert lines[8] == "off: switched off by `edgespec kernels off`"
+    assert lines[0].startswith("on: avx2 kernels; self-test passed in ")
+    assert lines[2] == "off, for models opened from now on"
+    assert json.loads(lines[4])["reason"] == "switched off by `edgespec kernels off`"
+    assert lines[6] == "on, for models opened from now on"
+    assert lines[8].startswith("on: avx2 kernels")
     assert lines[10].startswith("avx2 kernels are built and give ggml's results: ")
     assert [line for line in lines if line.startswith("> ")] == ["> 0"] * 6
+
+
+@needs_kernels
+def test_an_answer_says_which_kernels_computed_and_what_was_measured_with_others_does_not_count(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report, prices, tuned profiles, certificates and the doctor: with the kernels, then without, in new processes."""
+    code = """
+        import json, sys
+        from edgespec import cheap_rows, kernels
+        from edgespec.cli import main
+        from edgespec.device import features
+        features.cpu_features = cheap_rows.cpu_features = lambda _sysfs: frozenset(sys.argv[1].split(","))
+        from edgespec import doctor
+        doctor._BETWEEN_S = 0.0
+        sys.exit(main.run(json.loads(sys.argv[2])))
+    """
+    model = str(gguf_maker.make(tmp_path / "tiny.gguf"))
+    monkeypatch.setenv("EDGESPEC_MODEL", model)
+    monkeypatch.setenv("EDGESPEC_THREADS", "1")
+
+    def run(*arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(own_process.run(code, ",".join(_PLAIN), json.dumps(arguments)))
+        return found
+
+    def answered(*arguments: str) -> dict[str, Any]:
+        answer = ("run", "-p", "hello", "--raw", "--json", "--max-tokens", "3", "--ctx", "256")
+        report: dict[str, Any] = run(*answer, *arguments)["report"]
+        return report
+
+    certify = ("certify", "--quick", "--ctx", "256", "--max-draft", "3", "--kv-type", "f16")
+    assert run(*certify, "--json")["kernels"] == "avx2"
+    here = gguf_check.check(Path(model)).fingerprint, build_name(), host.cpu_name(Sysfs())
+    save(Profile(*here, "2026-01-01", 1.0, Choice(max_draft=7), (), "avx2"))
+    report = answered("--kernels", "auto")
+    assert (report["kernels"], report["tuned"]) == ("on: avx2 kernels", "max_draft 7")
+    assert "nothing is certified" not in report["exact_why"]
+    told = run("doctor", "--json")
+    assert told["kernels"]["active"]
+    assert told["models"][1]["pass_s"] is not None
+    assert told["models"][1]["exact_widths"]["f16/f16"]
+    options = run("config", "show", "--json")["options"]
+    assert options["max_draft"] == {"value": 7, "source": "tuned"}
+
+    monkeypatch.setenv("EDGESPEC_KERNELS", "off")
+    options = run("config", "show", "--json")["options"]
+    assert options["max_draft"] == {"value": 15, "source": "default"}
+    told = run("doctor", "--json")
+    assert told["kernels"]["reason"] == "switched off by the option kernels = off"
+    assert told["models"][1]["pass_s"] is None
+    assert told["models"][1]["exact_widths"]["f16/f16"]
+    report = answered()
+    assert (report["kernels"], report["tuned"]) == ("off: switched off by the option kernels = off", None)
+    assert "nothing is certified" not in report["exact_why"]
+    assert [note for note in report["notes"] if "measured with avx2 kernels, not ggml's own kernels" in note]

@@ -14,6 +14,7 @@ from edgespec.certificate import Cell, Certificate, Kind
 from edgespec.chat import Chat
 from edgespec.cli import common, main
 from edgespec.config import EngineConfig, Value
+from edgespec.core.cost import CostModel, CostTable
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import read_topology
@@ -188,7 +189,7 @@ def test_it_ends_with_a_profile_that_the_next_engine_uses(tiny: Path, monkeypatc
     monkeypatch.setattr(tune, "search", best)
     profile = tune.tune(Task(tiny, ONE_THREAD, PROMPTS, budget_s=30.0))
     save(profile)
-    assert load(*here(tiny)) == (profile, None)
+    assert load(*here(tiny), None) == (profile, None)
     with Engine.open(tiny, ONE_THREAD) as engine:
         assert engine.config.max_draft == 7
 
@@ -222,7 +223,14 @@ def test_files_of_one_model_are_found_by_name_and_shape(tiny: Path, tmp_path: Pa
         check_same(gguf_check.check(tiny), named_alike)
     with rig_of(tiny, files=(one,)) as rig:
         knob = knobs_of(rig)["file"]
+        assert list(rig.prices(Choice())) == []  # there is nothing to compare with as yet
         assert knob.measure(Choice(file=str(one))) > 0
+        for path, steps in ((None, 2.84), (str(one), 1.52)):
+            assert rig._engines[Choice(file=path)].machine.begin(CostModel(CostTable({1: 0.01, 4: 0.01 * steps})))
+        for choice in (Choice(), Choice(file=str(one), drafter="ngram", max_draft=7)):
+            (found,) = rig.prices(choice)
+            assert (found.default, found.value) == ("tiny-Q8_0.gguf", None)
+            assert found.why == "gains most there: 4 rows take 1.5 steps, 2.8 in tiny.Q4_0.gguf"
 
 
 def run(*args: str) -> int:
@@ -256,6 +264,7 @@ def test_the_command_measures_saves_explains_and_forgets(
     assert "not possible: too many" in shown
     assert "3 disturbed rounds did not count" in " ".join(shown.split())
     assert "in force: threads 1" in shown
+    assert "with ggml's own kernels" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert run(str(tiny), "--show") == 0
     assert capsys.readouterr().out == shown
@@ -278,7 +287,7 @@ def test_ctrl_c_keeps_an_older_profile(
     quick(interrupted)
     assert run(str(tiny)) == 130
     assert "stays as it was" in capsys.readouterr().err
-    assert load(*here(tiny)) == (before, None)
+    assert load(*here(tiny), None) == (before, None)
 
 
 def test_config_show_says_what_is_tuned(

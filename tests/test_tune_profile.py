@@ -21,12 +21,14 @@ FINDING = Finding(
     "threads", 2, 1, "clearly faster", (Tried(1, 1.2, 1.1, 1.3, 40), Tried(3, note="no")), 0.01, n_dropped=2
 )
 PROFILE = Profile("model", "0.3.36", "processor", "2026-01-01T00:00:00+00:00", 200.0, CHOICE, (FINDING,))
-HERE = ("model", "0.3.36", "processor")
+HERE = ("model", "0.3.36", "processor", None)
 
 
 def test_round_trip_and_forgetting() -> None:
     path = save(PROFILE)
     assert load(*HERE) == (PROFILE, None)
+    path.write_text(json.dumps({name: value for name, value in GOOD.items() if name != "kernels"}))
+    assert load(*HERE) == (PROFILE, None)  # as earlier versions wrote it
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert forget("model", "processor")
     assert not forget("model", "processor")
@@ -69,6 +71,21 @@ def test_a_profile_of_something_else_is_ignored_with_one_line(changed: dict[str,
     assert choice_for(EngineConfig(), *HERE) == (Choice(), note)
 
 
+@pytest.mark.parametrize("its", [None, "avx2", "avx512vnni"])
+@pytest.mark.parametrize("ours", [None, "avx2"])
+def test_a_profile_of_other_kernels_is_ignored_with_one_line(its: str | None, ours: str | None) -> None:
+    made = replace(PROFILE, kernels=its)
+    save(made)
+    found, note = load(*HERE[:3], ours)
+    if its == ours:
+        assert (found, note) == (made, None)
+        return
+    assert found is None
+    assert note is not None
+    assert note.endswith("and is ignored: run `edgespec tune` again")
+    assert [("ggml's own" if name is None else name) in note for name in (its, ours)] == [True, True]
+
+
 GOOD = tuning_profile.to_json(PROFILE)
 
 
@@ -88,6 +105,7 @@ GOOD = tuning_profile.to_json(PROFILE)
         json.dumps({**GOOD, "choice": None}),
         json.dumps({**GOOD, "seconds": float("nan")}),
         json.dumps({**GOOD, "findings": [1]}),
+        json.dumps({**GOOD, "kernels": 2}),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_ignored_with_one_line(text: str) -> None:

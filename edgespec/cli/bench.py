@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -118,6 +119,7 @@ def bench(
     ctx: common.Ctx = None,
     kv_type: common.KvType = None,
     exact: common.Exact = None,
+    kernels: common.Kernels = None,
     offline: common.Offline = False,
     verbose: common.Verbose = False,
 ) -> None:
@@ -135,7 +137,7 @@ def bench(
 
     config = common.load_config(
         model=model, temperature="0" if temp is None else temp, seed=seed, max_draft=max_draft, threads=threads,
-        n_ctx=ctx, kv_type=kv_type, exact=exact, offline=offline, verbose=verbose,
+        n_ctx=ctx, kv_type=kv_type, exact=exact, kernels=kernels, offline=offline, verbose=verbose,
     )  # fmt: skip
     out, page = _writable(json, "--json"), _writable(html, "--html")
     if page is not None:
@@ -329,6 +331,7 @@ def _print(report: BenchReport) -> None:
 
     stamp = report.stamp
     typer.echo(f"{stamp['model']}, {stamp['threads']} threads, KV {stamp['kv_type']}, {stamp['cpu']}")
+    typer.echo(textwrap.fill(f"kernels {stamp['kernels']}", 80, break_on_hyphens=False))
     typer.echo(f"load before and after: {_load(stamp['before'])}, {_load(stamp['after'])} ({stamp['date']})")
     typer.echo("")
     typer.echo(table(report), nl=False)

@@ -51,6 +51,7 @@ def certify(
     max_draft: Widest = 15,
     threads: common.Threads = None,
     kv_type: common.KvType = None,
+    kernels: common.Kernels = None,
     offline: common.Offline = False,
     verbose: common.Verbose = False,
 ) -> None:
@@ -62,7 +63,9 @@ def certify(
     from edgespec.certificate import save, to_json
     from edgespec.cli.render import Screen
 
-    config = common.load_config(model=model, threads=threads, kv_type=kv_type, offline=offline, verbose=verbose)
+    config = common.load_config(
+        model=model, threads=threads, kv_type=kv_type, kernels=kernels, offline=offline, verbose=verbose
+    )
     screen = Screen(color=config.color)
     began_s = time.perf_counter()
     certificate = _measure(config, screen, quick=quick, n_ctx=ctx, max_draft=max_draft)
@@ -95,7 +98,7 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | 
 
     with DownloadLine(config.model) as line:
         path = store.resolve(config.model, config=config, offline=config.offline, progress=line.update)
-    cheap_rows.load(config)
+    rows = cheap_rows.load(config)
     info = gguf_check.check(path, repacked_types=lib.repacked_types())
     topology = read_topology(Sysfs())
     n_threads = max(full_team(config, placement(topology), topology).wide, 1)
@@ -135,6 +138,7 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | 
     return Certificate(
         info.fingerprint, build_name(), host.cpu_name(Sysfs()), max(grid.threads),
         max(cell.n_ctx for cell in cells) + grid.n_piece, quick, tuple(cells), tuple(prices), tuple(refused),
+        rows.in_force,
     )  # fmt: skip
 
 
@@ -174,6 +178,7 @@ class _Progress:
 def report(certificate: Certificate) -> Iterator[str]:
     """The certificate for people, in 80 columns."""
     from edgespec.exact import recipes
+    from edgespec.kernels import named
 
     for kv in certificate.kv_types:
         yield kv
@@ -182,6 +187,7 @@ def report(certificate: Certificate) -> Iterator[str]:
     for kv, why in certificate.refused:
         yield f"{kv}: not possible with this model: {why}"
     yield ""
+    yield f"times were taken with {named(certificate.kernels)}"
     found = recipes(certificate, certificate.n_ctx)
     if not any(len(recipe.widths) > 1 for recipe in found):
         yield "no width is exact here: with --exact nothing is drafted"

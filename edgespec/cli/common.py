@@ -118,6 +118,10 @@ Exact = Annotated[
         "Left out: where that costs at most 2 %.",
     ),
 ]
+Kernels = Annotated[
+    str | None,
+    _option("--kernels", metavar="auto|off", text="off: without edgespec's kernels for cheap drafts; same text."),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
 
 

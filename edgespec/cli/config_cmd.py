@@ -48,6 +48,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
 
 def _with_profile(settings: config.Settings) -> tuple[config.Settings, str | None]:
     """With what is tuned for the configured model, if it is on this machine, and a line where that is of no use."""
+    from edgespec import cheap_rows
     from edgespec.device import host
     from edgespec.device.sysfs import Sysfs
     from edgespec.errors import ModelError
@@ -62,5 +63,6 @@ def _with_profile(settings: config.Settings) -> tuple[config.Settings, str | Non
         fingerprint = gguf_check.check(path).fingerprint
     except ModelError:  # no model, no profile; the commands that need it say what is wrong with it
         return settings, None
-    choice, note = choice_for(options, fingerprint, build_name(), host.cpu_name(Sysfs()))
+    kernels = cheap_rows.outlook(options).in_force
+    choice, note = choice_for(options, fingerprint, build_name(), host.cpu_name(Sysfs()), kernels)
     return config.with_tuned(settings, choice.values()), note

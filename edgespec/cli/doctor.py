@@ -15,6 +15,7 @@ from edgespec.hub.files import mb
 if TYPE_CHECKING:
     from edgespec.device.topology import Core
     from edgespec.doctor import Advice, Findings, ModelFacts
+    from edgespec.kernels import Status
     from edgespec.target.build import Build
 
 EPILOG = """\b
@@ -92,7 +93,7 @@ def report(found: Findings, advice: Sequence[Advice]) -> Iterator[str]:
     yield from _section("device", _device(found))
     yield from _section("heat, power, load", _conditions(found))
     if found.build is not None:
-        yield from _section("llama.cpp", _build(found.build, found.features))
+        yield from _section("llama.cpp", [*_build(found.build, found.features), *_rows(found.rows)])
     yield from _section("models", [_model(model) for model in found.models])
     if found.python is not None:
         yield from _section("Python", _packages(found))
@@ -220,6 +221,15 @@ def _build(build: Build, cpu: frozenset[str] | None) -> list[tuple[str, str]]:
         ("kernels", "for passes of several rows, by the type of the weights:"),
         *(("  " + kind, what) for kind, what in kernels(build).items()),
     ]
+
+
+def _rows(rows: Status | None) -> list[tuple[str, str]]:
+    from edgespec.kernels import TYPES
+
+    if rows is None:
+        return []
+    instead = f", for few rows in place of those of {', '.join(TYPES)}" if rows.active else ""
+    return [("edgespec's", f"{rows}{instead}")]
 
 
 def _model(model: ModelFacts) -> tuple[str, str]:

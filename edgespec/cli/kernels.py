@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.command()
 def build() -> None:
-    """Compile the kernels for this processor and try them; takes some seconds. Does not switch them on."""
+    """Compile the kernels for this processor and try them; takes some seconds. Set-up does it, too."""
     from edgespec import kernels
     from edgespec.device.features import cpu_features
     from edgespec.device.sysfs import Sysfs
@@ -41,7 +41,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
         typer.echo(json.dumps(asdict(found)))
         return
     tested = "" if found.test_ms is None else f"; self-test passed in {found.test_ms:.0f} ms"
-    typer.echo(f"{'on' if found.active else 'off'}: {found.reason}{tested}")
+    typer.echo(f"{found}{tested}")
 
 
 @app.command()

@@ -244,6 +244,8 @@ def summary(result: Result) -> list[str]:
         f"saved {seconds(report.saved_s)} against plain decoding; loading {seconds(report.load_s)}",
         *_machine(report),
     ]
+    if report.kernels is not None:
+        lines.append(f"kernels   {report.kernels}")
     if report.exact_why is not None:
         lines.append(f"exact     {'yes' if report.exact else 'no'}: {report.exact_why}")
     if report.tuned is not None:

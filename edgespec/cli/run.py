@@ -61,6 +61,7 @@ def run(
     ctx: common.Ctx = None,
     kv_type: common.KvType = None,
     exact: common.Exact = None,
+    kernels: common.Kernels = None,
     offline: common.Offline = False,
     think: common.Think = None,
     color: common.Color = None,
@@ -76,7 +77,7 @@ def run(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
         repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
         logprobs=logprobs, policy=policy, n_ctx=ctx,
-        kv_type=kv_type, exact=exact, offline=offline, think=think, color=color, verbose=verbose,
+        kv_type=kv_type, exact=exact, kernels=kernels, offline=offline, think=think, color=color, verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")
     if raw and system is not None:

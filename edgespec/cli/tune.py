@@ -63,6 +63,7 @@ def tune(
     json: Json = False,
     files: Files = None,
     exact: common.Exact = None,
+    kernels: common.Kernels = None,
     offline: common.Offline = False,
     verbose: common.Verbose = False,
 ) -> None:
@@ -75,7 +76,7 @@ def tune(
 
     if show and forget:
         raise ConfigError("give --show or --forget, not both")
-    config = common.load_config(model=model, exact=exact, offline=offline, verbose=verbose)
+    config = common.load_config(model=model, exact=exact, kernels=kernels, offline=offline, verbose=verbose)
     screen = Screen(color=config.color)
     if forget:
         _forget(config, screen)
@@ -95,22 +96,23 @@ def tune(
 def _forget(config: EngineConfig, screen: Screen) -> None:
     from edgespec.tuning_profile import forget
 
-    path, fingerprint, _, machine = _known(config)
+    path, (fingerprint, _, machine, _) = _known(config)
     screen.line(f"{'dropped' if forget(fingerprint, machine) else 'nothing is tuned'}: {path.stem}")
 
 
 def _shown(config: EngineConfig, screen: Screen) -> tuple[Path, Profile | None]:
     from edgespec.tuning_profile import load
 
-    path, fingerprint, build, machine = _known(config)
-    profile, note = load(fingerprint, build, machine)
+    path, known = _known(config)
+    profile, note = load(*known)
     if note is not None:
         screen.note(note)
     return path, profile
 
 
-def _known(config: EngineConfig) -> tuple[Path, str, str, str]:
-    """The model's file, its fingerprint, llama.cpp's build and the machine."""
+def _known(config: EngineConfig) -> tuple[Path, tuple[str, str, str, str | None]]:
+    """The model's file; its fingerprint, llama.cpp's build, the machine and edgespec's kernels."""
+    from edgespec import cheap_rows
     from edgespec.device import host
     from edgespec.device.sysfs import Sysfs
     from edgespec.hub import store
@@ -118,7 +120,8 @@ def _known(config: EngineConfig) -> tuple[Path, str, str, str]:
     from edgespec.target import gguf_check
 
     path = store.resolve(config.model, config=config, offline=True)
-    return path, gguf_check.check(path).fingerprint, build_name(), host.cpu_name(Sysfs())
+    kernels = cheap_rows.outlook(config).in_force
+    return path, (gguf_check.check(path).fingerprint, build_name(), host.cpu_name(Sysfs()), kernels)
 
 
 def _tuned(config: EngineConfig, screen: Screen, minutes: float, files: list[str] | None) -> tuple[Path, Profile]:
@@ -171,7 +174,10 @@ class _Progress:
 
 def report(profile: Profile, path: Path) -> Iterator[str]:
     """The profile for people: every choice with its numbers."""
+    from edgespec.kernels import named
+
     yield f"{path.stem} on {profile.machine}, llama-cpp-python {profile.build}"
+    yield f"with {named(profile.kernels)}"
     yield f"tuned {profile.made} in {profile.seconds:.0f} s; in brackets: 99 % interval"
     for finding in profile.findings:
         yield from _finding(finding)

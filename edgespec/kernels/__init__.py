@@ -9,14 +9,15 @@ Source: docs/cheap-rows.md; ggml-cpu/repack.cpp of ggml 0.25.3.
 
 from __future__ import annotations
 
-from edgespec.kernels.compiled import Built, build, find_built, library_folder, set_for
-from edgespec.kernels.load import Status, leave_off, loading, n_shares, status
+from edgespec.kernels.compiled import HOW, Built, build, find_built, library_folder, set_for
+from edgespec.kernels.load import Status, leave_off, loading, n_shares, named, status
 
-ON_BY_DEFAULT = True
-"""Whether machines where nobody said otherwise use them, once they are built."""
+TYPES = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+"""Types of weights that there are kernels for."""
 
 __all__ = [
-    "ON_BY_DEFAULT",
+    "HOW",
+    "TYPES",
     "Built",
     "Status",
     "build",
@@ -25,6 +26,7 @@ __all__ = [
     "library_folder",
     "loading",
     "n_shares",
+    "named",
     "set_for",
     "status",
 ]

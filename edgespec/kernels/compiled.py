@@ -25,6 +25,8 @@ from edgespec.errors import DeviceError
 
 GGML = "0.25.3"
 """The version whose names, layouts and order of operations the sources follow."""
+HOW = "run `edgespec kernels build`"
+"""What mends kernels that are missing or damaged; the end of the reason then."""
 SOURCES = Path(__file__).parent / "c"
 _COMMON = (
     "hook.c", "shares.c", "unpacked.c", "k.c", "selftest.c", "selftest_k.c", "hook.h", "rows.h", "shares.h",
@@ -130,11 +132,11 @@ def find_built(features: frozenset[str] | None) -> Built:
         )  # fmt: skip
         sha256 = _sha256(built.library)
     except FileNotFoundError:
-        raise DeviceError("not built for this processor and this ggml: run `edgespec kernels build`") from None
+        raise DeviceError(f"not built for this processor and this ggml: {HOW}") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DeviceError(f"what was built cannot be read ({error}): run `edgespec kernels build`") from error
+        raise DeviceError(f"what was built cannot be read ({error}): {HOW}") from error
     if sha256 != built.sha256:
-        raise DeviceError(f"{built.library} is damaged: run `edgespec kernels build`")
+        raise DeviceError(f"{built.library} is damaged: {HOW}")
     if built.problem is not None:
         raise DeviceError(built.problem)
     return built

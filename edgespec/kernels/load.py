@@ -23,7 +23,7 @@ _N_CASES = 300
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether the kernels compute in this process, and why not."""
+    """Whether the kernels compute, and why not."""
 
     active: bool
     reason: str
@@ -32,6 +32,15 @@ class Status:
     """What they are made for; None where they are not loaded."""
     test_ms: float | None = None
     """What the self-test at load took; None: it did not run, or failed."""
+
+    @property
+    def in_force(self) -> str | None:
+        """What the kernels that compute are made for; None: ggml's own compute."""
+        return self.instruction_set if self.active else None
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{'on' if self.active else 'off'}: {self.reason}"
 
 
 _status = Status(False, "not asked for")
@@ -43,6 +52,11 @@ _tried = False
 def status() -> Status:
     """What this process computes with."""
     return _status
+
+
+def named(instruction_set: str | None) -> str:
+    """The kernels made for it, for people; None: ggml's own."""
+    return "ggml's own kernels" if instruction_set is None else f"{instruction_set} kernels"
 
 
 @contextmanager
@@ -123,7 +137,7 @@ def _test(library: Any, instruction_set: str, folder: Path) -> Status:
 
 def _arm(library: Any, tested: Status) -> Status:
     problem = text_of(library.edgespec_arm(True))
-    return replace(tested, active=problem is None, reason=problem or f"{tested.instruction_set} kernels")
+    return replace(tested, active=problem is None, reason=problem or named(tested.instruction_set))
 
 
 def version_problem(folder: Path) -> str | None:

@@ -15,7 +15,7 @@
 #define CLASS "N4ggml3cpu6repack13tensor_traitsI10block_q4_KLl8ELl8EL9ggml_type15EE"
 #define FORWARD "_Z" CLASS "15compute_forwardEP19ggml_compute_paramsP11ggml_tensor"
 
-enum { OP_MUL_MAT = 29, TYPE_F32 = 0, TYPE_Q4_K = 12, TYPE_Q6_K = 14, UNIT = 16 };
+enum { OP_MUL_MAT = 29, TYPE_F32 = 0, TYPE_Q4_K = 12, TYPE_Q6_K = 14, UNIT = 16, MOST_CHUNK = 1024 };
 
 static struct {
     forward *forward;
@@ -64,7 +64,7 @@ static void compute(const struct params *params, struct tensor *op, share *produ
             edgespec_put_block(&block, &rows, (size_t)(b * n_rows + r), op->src[0]->type == TYPE_Q4_K);
         }
     }
-    edgespec_share_out(params, op, &rows, UNIT, product);
+    edgespec_share_out(params, op, &rows, UNIT, MOST_CHUNK, product);
 }
 
 static void product_of(edgespec_k_product *product, const struct tensor *op, const k_rows *rows, int64_t begin, int64_t end) {

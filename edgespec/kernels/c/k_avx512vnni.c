@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    ROWS_IN_TURN = 8,  /* whose sums are independent: vpdpbusd takes four cycles, and one starts in each */
-    WEIGHT_ROWS = 4,   /* of Q6_K that share a block of activations while it is in the nearest cache */
+    ROWS_AT_ONCE = 8, /* of Q4_K: more come again for the same columns, which are in a near cache by then */
+    WEIGHT_ROWS = 4,  /* of Q6_K that share a block of activations while it is in the nearest cache */
     PREFETCH_BLOCKS = 3
 };
 
@@ -73,18 +73,20 @@ INLINE __m512i broadcast(const void *from) {
     return _mm512_set1_epi32(bytes);
 }
 
-INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const block_q4_k_8 *w1, const k_rows *x, float *out,
-                    size_t stride, bool both) {
+/* Rows first..first+R-1 of x times 16 columns, or 8 if there are not both. */
+INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const block_q4_k_8 *w1, const k_rows *x, int first,
+                    float *out, size_t stride, bool both) {
     const __m512i nibble = _mm512_set1_epi8(0x0F);
-    const int8_t *qs = x->qs;
-    const int16_t *sums = x->sums;
-    const float *d = x->d;
-    __m512 acc[K_ROWS], rest[K_ROWS];
+    __m512 acc[ROWS_AT_ONCE], rest[ROWS_AT_ONCE];
     for (int r = 0; r < R; r++) acc[r] = rest[r] = _mm512_setzero_ps();
-    for (int b = 0; b < n_blocks; b++, qs += R * K_BLOCK, sums += R * K_SUMS, d += R) {
+    for (int b = 0; b < n_blocks; b++) {
+        const size_t at = (size_t)b * (size_t)x->n + (size_t)first;
+        const int8_t *qs = x->qs + at * K_BLOCK;
+        const int16_t *sums = x->sums + at * K_SUMS;
+        const float *d = x->d + at;
         _Alignas(64) uint8_t scales[2 * 8 * 16];
         read_scales(w0 + b, w1 + b, scales);
-        __m512i sum[K_ROWS];
+        __m512i sum[ROWS_AT_ONCE];
         for (int r = 0; r < R; r++) sum[r] = _mm512_setzero_si512();
         for (int p = 0; p < 4; p++) { /* 64 weights */
             const uint8_t *a = w0[b].qs + 256 * p, *c = w1[b].qs + 256 * p;
@@ -109,24 +111,18 @@ INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const blo
                 }
                 const __m512i scale = sixteen(scales + 16 * (2 * p + half));
                 const int8_t *from = qs + 64 * p + 32 * half;
-#pragma GCC unroll 4
-                for (int g = 0; g < R; g += ROWS_IN_TURN) {
-                    __m512i part[ROWS_IN_TURN];
-                    const int n = R - g < ROWS_IN_TURN ? R - g : ROWS_IN_TURN;
+                __m512i part[ROWS_AT_ONCE]; /* independent sums in turn: vpdpbusd takes four cycles */
 #pragma GCC unroll 8
-                    for (int r = 0; r < n; r++) part[r] = _mm512_setzero_si512();
+                for (int r = 0; r < R; r++) part[r] = _mm512_setzero_si512();
 #pragma GCC unroll 8
-                    for (int i = 0; i < 8; i++) {
+                for (int i = 0; i < 8; i++) {
 #pragma GCC unroll 8
-                        for (int r = 0; r < n; r++) {
-                            part[r] = _mm512_dpbusd_epi32(part[r], q[i], broadcast(from + (g + r) * K_BLOCK + 4 * i));
-                        }
-                    }
-#pragma GCC unroll 8
-                    for (int r = 0; r < n; r++) {
-                        sum[g + r] = _mm512_add_epi32(sum[g + r], _mm512_mullo_epi32(part[r], scale));
+                    for (int r = 0; r < R; r++) {
+                        part[r] = _mm512_dpbusd_epi32(part[r], q[i], broadcast(from + r * K_BLOCK + 4 * i));
                     }
                 }
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) sum[r] = _mm512_add_epi32(sum[r], _mm512_mullo_epi32(part[r], scale));
             }
         }
         __m512i mins[4]; /* two in the halves of each lane */
@@ -135,7 +131,7 @@ INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const blo
             mins[i] = _mm512_or_si512(sixteen(two), _mm512_slli_epi32(sixteen(two + 16), 16));
         }
         const __m512 dw = sixteen_halves(w0[b].d, w1[b].d), dmin = sixteen_halves(w0[b].dmin, w1[b].dmin);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             __m512i min = _mm512_setzero_si512();
             for (int i = 0; i < 4; i++) min = _mm512_dpwssd_epi32(min, mins[i], broadcast(sums + r * K_SUMS + 2 * i));
@@ -153,21 +149,22 @@ INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const blo
 }
 
 #define ROWS(R)                                                                                                       \
-    static __attribute__((noinline)) void rows_##R(int n_blocks, const block_q4_k_8 *w, int n_weights,                \
-                                                   const k_rows *x, float *out, size_t stride) {                      \
-        for (int i = 0; i < n_weights; i += 2 * K_COLUMNS, w += 2 * n_blocks) {                                       \
-            const bool both = i + K_COLUMNS < n_weights;                                                              \
-            q4_tile(R, n_blocks, w, both ? w + n_blocks : w, x, out + i, stride, both);                               \
-        }                                                                                                             \
+    static __attribute__((noinline)) void rows_##R(int n_blocks, const block_q4_k_8 *w, const k_rows *x, int first,   \
+                                                   float *out, size_t stride, bool both) {                            \
+        q4_tile(R, n_blocks, w, both ? w + n_blocks : w, x, first, out, stride, both);                                \
     }
 ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
-ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14) ROWS(15) ROWS(16)
 
 void edgespec_q4_k_product(int n_blocks, const void *weights, int n_weights, const k_rows *x, float *out, size_t stride) {
-    static void (*const by_rows[])(int, const block_q4_k_8 *, int, const k_rows *, float *, size_t) = {
-        rows_1, rows_2, rows_3, rows_4, rows_5, rows_6, rows_7, rows_8,
-        rows_9, rows_10, rows_11, rows_12, rows_13, rows_14, rows_15, rows_16};
-    by_rows[x->n - 1](n_blocks, weights, n_weights, x, out, stride);
+    static void (*const by_rows[])(int, const block_q4_k_8 *, const k_rows *, int, float *, size_t, bool) = {
+        rows_1, rows_2, rows_3, rows_4, rows_5, rows_6, rows_7, rows_8};
+    const block_q4_k_8 *w = weights;
+    for (int i = 0; i < n_weights; i += 2 * K_COLUMNS, w += 2 * n_blocks, out += 2 * K_COLUMNS) {
+        for (int r = 0; r < x->n; r += ROWS_AT_ONCE) {
+            const int n = x->n - r < ROWS_AT_ONCE ? x->n - r : ROWS_AT_ONCE;
+            by_rows[n - 1](n_blocks, w, x, r, out + (size_t)r * stride, stride, i + K_COLUMNS < n_weights);
+        }
+    }
 }
 
 INLINE float sum_of_lanes(__m256 x) {
@@ -226,10 +223,12 @@ void edgespec_q6_k_product(int n_blocks, const void *weights, int n_weights, con
             for (size_t r = 0; r < n; r++) acc[i][r] = _mm256_setzero_ps();
         }
         for (size_t b = 0; b < (size_t)n_blocks; b++) {
-            const size_t at = b * n;
+            const size_t from = b * n;
             for (int i = 0; i < n_now; i++) {
                 const block_q6_k *block = w + (size_t)i * n_blocks + b;
-                q6_block(block, x->qs + at * K_BLOCK, x->sums + at * K_SUMS, x->d + at, x->n, acc[i]);
+                const char *later = (const char *)(block + (size_t)WEIGHT_ROWS * n_blocks);
+                for (size_t at = 0; at < sizeof *block; at += 64) _mm_prefetch(later + at, _MM_HINT_T1);
+                q6_block(block, x->qs + from * K_BLOCK, x->sums + from * K_SUMS, x->d + from, x->n, acc[i]);
             }
         }
         for (int i = 0; i < n_now; i++) {

@@ -12,12 +12,14 @@ enum { SENTINEL = 0x7FC0ED6E };
 
 static uint64_t state;
 
-static inline uint32_t draw(uint32_t below) { /* xorshift64*: Vigna, ACM TOMS 42 (2016) */
+static inline uint64_t draw_bits(void) { /* xorshift64*: Vigna, ACM TOMS 42 (2016) */
     state ^= state >> 12;
     state ^= state << 25;
     state ^= state >> 27;
-    return (uint32_t)(((state * 0x2545F4914F6CDD1DULL) >> 32) % below);
+    return state * 0x2545F4914F6CDD1DULL;
 }
+
+static inline uint32_t draw(uint32_t below) { return (uint32_t)(draw_bits() >> 32) % below; }
 
 /* A scale as half precision: kinds from ordinary to those that break arithmetic. */
 static inline uint16_t scale(int kind) {

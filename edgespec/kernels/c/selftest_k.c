@@ -28,11 +28,14 @@ static void fill_bytes(void *to, size_t n, bool flat) {
         memset(to, patterns[draw(sizeof patterns)], n);
         return;
     }
-    for (size_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)draw(256);
+    for (size_t i = 0; i < n; i += 8) {
+        const uint64_t bits = draw_bits();
+        memcpy((char *)to + i, &bits, n - i < 8 ? n - i : 8);
+    }
 }
 
 static float row_scale(int kind) {
-    const uint32_t bits = draw(65536) << 16 | draw(65536);
+    const uint32_t bits = (uint32_t)(draw_bits() >> 32);
     float any;
     memcpy(&any, &bits, 4);
     return kind == 2 && draw(3) == 0 ? any : _cvtsh_ss(scale(kind));

@@ -1,7 +1,7 @@
 /* Source: ggml-cpu/ggml-cpu.c of ggml 0.25.3: ggml_compute_forward_mul_mat, from the barrier on. */
 #include "shares.h"
 
-enum { LEAST_CHUNK = 16, MOST_CHUNK = 64 };
+enum { LEAST_CHUNK = 16 };
 
 static struct {
     void (*barrier)(void *threadpool);
@@ -16,11 +16,12 @@ bool edgespec_find_for_shares(void) {
     return ggml.barrier && ggml.chunk_set && ggml.chunk_add;
 }
 
-void edgespec_share_out(const struct params *params, const struct tensor *op, const void *rows, int unit, share *compute) {
+void edgespec_share_out(const struct params *params, const struct tensor *op, const void *rows, int unit, int most,
+                        share *compute) {
     const int64_t n = op->ne[0];
     /* Four chunks a thread, so that one that waits for its core holds up the others little. */
     int64_t chunk = n / (4 * params->nth) / unit * unit;
-    chunk = chunk < LEAST_CHUNK ? LEAST_CHUNK : chunk > MOST_CHUNK ? MOST_CHUNK : chunk;
+    chunk = chunk < LEAST_CHUNK ? LEAST_CHUNK : chunk > most ? most : chunk;
     if (params->ith == 0) ggml.chunk_set(params->threadpool, params->nth);
     ggml.barrier(params->threadpool);
     edgespec_count_share();

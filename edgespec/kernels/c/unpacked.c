@@ -11,7 +11,8 @@
 #include "k.h"
 #include "shares.h"
 
-enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q8_0 = 8 };
+/* The weights of a chunk are read once for each tile of rows, so they should stay in a near cache. */
+enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q8_0 = 8, MOST_CHUNK = 64 };
 
 typedef void quantiser(const float *from, void *to, int64_t n);
 
@@ -98,6 +99,6 @@ bool ggml_compute_forward_mul_mat_tiled(const struct params *params, struct tens
     const size_t bytes = edgespec_is_armed() ? block_bytes(params, op) : 0;
     if (bytes == 0) return ggml.tiled(params, op);
     read_activations(params, op->src[1], bytes);
-    edgespec_share_out(params, op, &(activations){params->wdata, bytes}, TILE_WEIGHTS, compute);
+    edgespec_share_out(params, op, &(activations){params->wdata, bytes}, TILE_WEIGHTS, MOST_CHUNK, compute);
     return true;
 }

@@ -136,7 +136,7 @@ def certify_kv(kv: str, means: Means, budget_s: float) -> tuple[list[Cell], list
             if usual is not None and usual is not bench:
                 usual.prefill(n_ctx)
             prices.append(bench.price(kv, n_ctx, usual, clock))
-            ends_s = began_s + 0.9 * budget_s * sum(weights[: index + 1]) / sum(weights)
+            ends_s = began_s + 0.95 * budget_s * sum(weights[: index + 1]) / sum(weights)
             for n_piece in range(-(-grid.n_tokens // grid.n_piece)):
                 if n_piece and clock() > ends_s:
                     break
@@ -391,14 +391,16 @@ def certify(
 ) -> tuple[list[Cell], list[Price], list[tuple[str, str]]]:
     """All KV types one after the other; comparisons, prices, and the types that the model does not take.
 
-    The arguments are those of `certify_kv`, each type having its share of `budget_s`.
+    The arguments are those of `certify_kv`, each type having its share of what is left of `budget_s`.
     """
     cells: list[Cell] = []
     prices: list[Price] = []
     refused: list[tuple[str, str]] = []
-    for kv in kv_types:
+    ends_s = means.clock() + budget_s
+    for index, kv in enumerate(kv_types):
         try:
-            its_cells, its_prices = certify_kv(kv, means, budget_s / len(kv_types))
+            share_s = (ends_s - means.clock()) / (len(kv_types) - index)
+            its_cells, its_prices = certify_kv(kv, means, share_s)
         except ModelError as error:
             refused.append((kv, str(error)))
             continue

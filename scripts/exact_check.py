@@ -12,9 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from edgespec import certificate
+from edgespec import certificate, cheap_rows
 from edgespec.bench import same_text, workloads
 from edgespec.bench.same_text import Same
+from edgespec.config import EngineConfig
 from edgespec.device import host
 from edgespec.device.sysfs import Sysfs
 from edgespec.exact import recipes
@@ -38,6 +39,7 @@ def main() -> int:
     args = parser.parse_args()
     questions = workloads.select(workloads.load(args.workload), args.per_group)
     texts = [question.text for question in questions]
+    print(f"kernels: {cheap_rows.load(EngineConfig()).reason}", flush=True)
     return max(check(model, texts, args.max_tokens, every=args.all) for model in args.models)
 
 

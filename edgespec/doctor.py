@@ -40,7 +40,7 @@ from edgespec.target.options import TargetOptions
 PACKAGES = ("llama-cpp-python", "numpy", "gguf", "typer", "jinja2", "requests")
 OPTIONAL = {
     "prompt_toolkit": "line editing in chats",
-    "onnxruntime": "nothing yet",
+    "onnxruntime": "drafter packages, which numpy computes more slowly",
     "psutil": "nothing yet",
 }
 """Packages that may be missing, and what edgespec uses them for."""
@@ -242,7 +242,7 @@ def _model(
         certified = certificate.load(info.fingerprint, build.package, machine)[0]
         widths = {kv: tuple(sorted(certified.exact_widths(kv))) for kv in certified.kv_types} if certified else None
         try:
-            decision = exactness(config, info.fingerprint, machine, build.package, n_ctx or 1, topology)
+            decision = exactness(config, info.fingerprint, machine, build.package, n_ctx or 1, topology, rows)
         except ConfigError as error:
             decision = Decision(None, str(error))
         exact = decision.why

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +23,12 @@ from edgespec.core.drafting import Drafting
 from edgespec.core.generation import Generation
 from edgespec.core.session import Session
 from edgespec.device import host
-from edgespec.draft import AUTO, REGISTRY
+from edgespec.draft import AUTO
 from edgespec.draft.forced import ForcedDrafter
-from edgespec.draft.isolated import IsolatedDrafter
+from edgespec.drafters import Drafters
 from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
-from edgespec.machine import DrafterPin, Machine
+from edgespec.machine import Machine
 from edgespec.opening import Opened, open_model
 from edgespec.request import breakers, check_drafter, check_limits, check_prompt, check_sampling, sampling_from
 
@@ -56,7 +56,6 @@ class Engine:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._seats: list[Session | None] = [None] * opened.target.options.n_seq_max
-        self._tools: dict[Session, _Tools] = {}
         self._answering: dict[Session, Generation] = {}
         self._closed = False
         self._n_calibrations = 0
@@ -69,6 +68,7 @@ class Engine:
         self.machine = Machine(
             opened.target, opened.sysfs, config, opened.topology, one_thread=one_thread, tuned=opened.tuned
         )
+        self._drafters = Drafters(opened.target, self.machine)
         table, self._prior, note = state.load_state(self._state_file)
         self._cost: CostModel | None = None
         if table is not None:
@@ -141,9 +141,7 @@ class Engine:
             if session in self._seats:
                 session.forget()
                 self._seats[self._seats.index(session)] = None
-            tools = self._tools.pop(session, None)
-            for drafting in tools.draftings.values() if tools else ():
-                drafting.close()
+            self._drafters.release(session)
 
     def stream(
         self,
@@ -186,7 +184,7 @@ class Engine:
             session = session or self.session()
             self._seat(session)
             try:
-                drafting, controller = self._drafting(session, drafter, sampling, limits)
+                drafting, second, controller = self._drafting(session, drafter, sampling, limits)
                 before = self._answering.get(session)
                 if before is not None:
                     before.cancel()  # a session tells one text: a new answer ends the one before
@@ -196,7 +194,7 @@ class Engine:
                     forced = Drafting(ForcedDrafter(guide, self.target.piece), self.target.n_vocab)
                 generation = Generation(
                     session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller,
-                    guide, forced,
+                    guide, forced, second,
                 )  # fmt: skip
             except BaseException:
                 if owned:
@@ -212,7 +210,7 @@ class Engine:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was asked for and not done, and what the user should know, one line each."""
-        return (*self._notes, *self.machine.notes)
+        return (*self._notes, *self.machine.notes, *self._drafters.notes)
 
     def close(self) -> None:
         """Save what was learned and free the model. May be called twice. A forked child leaves all to its parent."""
@@ -223,10 +221,7 @@ class Engine:
                 return
             self._closed = True
             self._save()
-            for tools in self._tools.values():
-                for drafting in tools.draftings.values():
-                    drafting.close()
-            self._tools.clear()
+            self._drafters.close()
             self.machine.close()
             self.target.close()
 
@@ -267,33 +262,22 @@ class Engine:
 
     def _drafting(
         self, session: Session, drafter: str | Drafter | None, sampling: Sampling, limits: Limits
-    ) -> tuple[Drafting | None, Controller | None]:
+    ) -> tuple[Drafting | None, Drafting | None, Controller | None]:
         wanted = drafter if drafter is not None else self.config.drafter
+        usual = self.tuned.drafter or AUTO
         if isinstance(wanted, str):
             check_drafter(wanted)
-            wanted = (self.tuned.drafter or AUTO) if wanted == "auto" else wanted
-        if wanted == "none" or limits.max_draft == 0:
-            return None, None
-        tools = self._tools.setdefault(session, _Tools())
-        key = wanted if isinstance(wanted, str) else f"{wanted.name}@{id(wanted):x}"
-        if key not in tools.draftings:
-            made, tools.pins[key] = self._drafter(wanted)
-            tools.draftings[key] = Drafting(made, self.target.n_vocab)
-        tools.latest = key
+        if (usual if wanted == "auto" else wanted) == "none" or limits.max_draft == 0:
+            return None, None, None
+        drafting, second = self._drafters.serve(session, wanted, usual)
         if limits.fixed_draft is not None:
-            return tools.draftings[key], None
-        cost = self._cost_model(drafting=True)
+            return drafting, second, None
+        cost, tools = self._cost_model(drafting=True), self._drafters.tools(session)
         if sampling.temperature not in tools.controllers:
             acceptance = Acceptance(self._prior, sampling.temperature)
             tools.controllers[sampling.temperature] = Controller(cost, acceptance)
         tools.controllers[sampling.temperature].cost = cost
-        return tools.draftings[key], tools.controllers[sampling.temperature]
-
-    def _drafter(self, wanted: str | Drafter) -> tuple[Drafter, DrafterPin | None]:
-        """A drafter by name, or one that says it is `inline`; others on a thread of their own, kept on its cores."""
-        made = REGISTRY[wanted](self.target.piece) if isinstance(wanted, str) else wanted
-        pin = None if isinstance(wanted, str) or getattr(made, "inline", False) else self.machine.drafter_pin()
-        return (made, None) if pin is None else (IsolatedDrafter(made, settle=pin), pin)
+        return drafting, second, tools.controllers[sampling.temperature]
 
     def _cost_model(self, *, drafting: bool) -> CostModel:
         """The cost table; measured where there is none, and again where it was measured on a busy machine.
@@ -351,8 +335,7 @@ class Engine:
     def _complete(self, report: Report, generation: Generation) -> Report:
         """Add what only the engine knows."""
         cpus = self.machine.target_cpus()
-        tools = self._tools.get(generation.session)
-        pin = tools.pins.get(tools.latest) if tools else None
+        pin = self._drafters.pin(generation.session)
         cpus_drafter = cpus if pin is None else pin.cpus
         recipe = self.exactness.recipe
         exact = recipe is not None and (recipe.asked or len(generation.session.tokens) <= recipe.n_ctx)
@@ -387,14 +370,3 @@ class Engine:
         note = state.save_state(self._state_file, self._cost.table(), self._prior)
         if note and note not in self._notes:
             self._notes = (*self._notes, note)
-
-
-@dataclass(slots=True)
-class _Tools:
-    """What a session drafts with: drafters by name, controllers by temperature."""
-
-    draftings: dict[str, Drafting] = field(default_factory=dict)
-    pins: dict[str, DrafterPin | None] = field(default_factory=dict)
-    controllers: dict[float, Controller] = field(default_factory=dict)
-    latest: str = ""
-    """The drafter in use."""

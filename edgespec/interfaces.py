@@ -79,6 +79,8 @@ class Plan:
     pending: Sequence[int]
     draft: Draft = NO_DRAFT
     rows: bool = True
+    hidden: bool = False
+    """Whether the hidden states behind the rows will be asked for (`core.offers.HiddenTarget`)."""
 
     @property
     def n_tokens(self) -> int:

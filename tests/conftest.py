@@ -68,7 +68,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait ten seconds for drafters of the test's own instead of two milliseconds: the machine may be busy."""
     from edgespec.draft.isolated import IsolatedDrafter
 
-    monkeypatch.setattr("edgespec.engine.IsolatedDrafter", functools.partial(IsolatedDrafter, deadline_s=10.0))
+    monkeypatch.setattr("edgespec.drafters.IsolatedDrafter", functools.partial(IsolatedDrafter, deadline_s=10.0))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.core.asking import Asking
 from edgespec.core.controller import chain_parents, cut
+from edgespec.core.offers import Hidden, HiddenDrafter
 from edgespec.interfaces import NO_DRAFT, Draft, Drafter, DrawingDrafter, Sampling
 
 _MAX_FAULTS = 3
@@ -21,6 +23,10 @@ class Drafting:
         self.name = drafter.name
         self.off_reason: str | None = None
         self.notes: list[str] = []
+        self.asking = Asking() if getattr(drafter, "dear", False) else None
+        """Its account where its proposals take a time that shows."""
+        self.observing = drafter if isinstance(drafter, HiddenDrafter) and drafter.reads_hidden else None
+        """The drafter where it reads the target's hidden states."""
         self._n_vocab = n_vocab
         self._n_faults = 0
 
@@ -50,9 +56,18 @@ class Drafting:
         except Exception as error:
             self.stop(f"{self.name} raised {_line(error)}")
 
+    def observe(self, context: Sequence[int], hidden: Hidden) -> None:
+        """Show the state from which the newest token of `context` was drawn."""
+        try:
+            if self.observing is not None:
+                self.observing.observe(context, hidden)
+        except Exception as error:
+            self.stop(f"{self.name} raised {_line(error)}")
+
     def stop(self, reason: str) -> None:
         """Cut the drafter off for the rest of the session."""
         self.off_reason = reason
+        self.observing = None
 
     def close(self) -> None:
         """Close the drafter; a failure to close is noted, for it changes nothing about the text."""

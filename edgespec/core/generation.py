@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edgespec.core.asking import Asking
 from edgespec.core.constraint import Guide
 from edgespec.core.controller import Controller, chain, cut, exact_length
 from edgespec.core.drafting import Drafting
+from edgespec.core.offers import HiddenTarget
 from edgespec.core.sampling import Sampler
 from edgespec.core.session import Session
 from edgespec.core.stats import Stats
@@ -62,10 +64,12 @@ class Generation:
         controller: Controller | None = None,
         guide: Guide | None = None,
         forced: Drafting | None = None,
+        second: Drafting | None = None,
     ) -> None:
         """Without `drafting` the answer is decoded plainly; without `controller` drafts are taken as they come.
 
-        `guide` constrains the text; `forced` drafts what it leaves no choice about, beside `drafting`.
+        `guide` constrains the text; `forced` drafts what it leaves no choice about, beside `drafting`; `second` is
+        asked where `drafting` proposes nothing.
 
         Raises:
             ContextFullError: the prompt does not fit.
@@ -91,6 +95,12 @@ class Generation:
         self._clock = clock
         self._guide = guide
         self._forced = forced
+        self._second = second
+        drafters = [each for each in (drafting, second) if each is not None]
+        self._shown = session.target if isinstance(session.target, HiddenTarget) and session.target.n_hidden else None
+        self._observers = [each for each in drafters if self._shown is not None and each.observing is not None]
+        self._accounts = [each.asking for each in drafters if each.asking is not None]
+        self._asked: list[Asking] = []
         self._sampler = Sampler(sampling, prompt, guide)
         self._stream = TextStream(piece, limits.stop)
         self._text: list[str] = []
@@ -122,7 +132,7 @@ class Generation:
         room = min(self._room(), n_draft_max - self.session.n_replay)
         draft = self._draft(self.drafting, room, n_other_rows)
         self._draft_s = self._clock() - began_s
-        return self.session.plan(draft)
+        return self.session.plan(draft, hidden=bool(self._observers))
 
     def absorb(self, plan: Plan, rows: Rows, timing: Timing) -> Chunk:
         """Take in what the pass returned for `plan`; give what may be shown of it.
@@ -146,6 +156,8 @@ class Generation:
         tokens = verdict.tokens[:n]
         began_s = self._clock()
         self.session.commit(plan, tokens, verdict.path)
+        if plan.hidden:
+            self._show(plan, verdict.path[n - 2] + 1 if n > 1 else 0)
         undo_s = self._clock() - began_s if self.session.n_replay else 0.0
         self.tokens.extend(tokens)
         logprobs = verdict.logprobs[:n]
@@ -167,11 +179,14 @@ class Generation:
         """The finished answer. The report lacks what only the engine knows."""
         off = self._off_reason or (self.drafting.off_reason if self.drafting else None)
         used = self.drafting is not None and off is None
-        names = [drafting.name for drafting in (self.drafting, self._forced) if drafting and used]
+        gone = self._second.off_reason if self._second is not None else None
+        beside = (self._second if gone is None else None, self._forced)
+        names = [drafting.name for drafting in (self.drafting, *beside) if drafting and used]
+        notes = tuple(self.drafting.notes) if self.drafting else ()
         report = self.stats.report(
             "+".join(names) or "none",
             off,
-            tuple(self.drafting.notes) if self.drafting else (),
+            notes if gone is None else (*notes, gone),
             self.session.target.capabilities.rollback,
         )
         usage = Usage(self._n_prompt, len(self.tokens), self.n_cached)
@@ -193,7 +208,10 @@ class Generation:
         if self.limits.fixed_draft is not None:
             limit = min(limit, self.limits.fixed_draft)
         asks = self.controller is None or self.controller.asks()
-        proposal = drafting.propose(self.session.tokens, limit) if asks else NO_DRAFT
+        self._asked.clear()
+        proposal = self._ask(drafting, limit) if asks else NO_DRAFT
+        if self._second is not None and asks and not proposal.tokens:
+            drafting, proposal = self._second, self._ask(self._second, limit)
         if self._guide is not None:
             drafting, proposal = self._constrained(self._guide, drafting, proposal, limit)
         if not asks and not proposal.tokens:
@@ -217,6 +235,26 @@ class Generation:
             replays=self.session.target.capabilities.rollback == "replay",
             exact=exact,
         )
+
+    def _ask(self, drafting: Drafting, limit: int) -> Draft:
+        """What a drafter proposes, if asking it is worth the time."""
+        asking = drafting.asking
+        if asking is None or self.controller is None:
+            return drafting.propose(self.session.tokens, limit)
+        if not asking.worth(self.controller.cost.seconds(1, len(self.session.tokens))):
+            return NO_DRAFT
+        began_s = self._clock()
+        proposal = drafting.propose(self.session.tokens, limit)
+        asking.called(self._clock() - began_s)
+        self._asked.append(asking)
+        return proposal
+
+    def _show(self, plan: Plan, row: int) -> None:
+        """Hand the state behind a row of the pass to who reads it."""
+        state = self._shown.hidden(plan.seq_id, row) if self._shown is not None else None
+        if state is not None:
+            for drafting in self._observers:
+                drafting.observe(self.session.tokens, state)
 
     def _constrained(self, guide: Guide, drafting: Drafting, proposal: Draft, limit: int) -> tuple[Drafting, Draft]:
         """What the drafter proposed as far as it is allowed, or what is forced, whichever promises more."""
@@ -270,6 +308,9 @@ class Generation:
             plan.n_tokens, plan.n_past, len(tokens), timing.verify_s, self._draft_s + undo_s, timing.n_other_rows
         )
         self.stats.saved_s = (self.stats.saved_s or 0.0) + saved_s
+        for account in self._accounts:
+            step_s = self.controller.cost.seconds(1, plan.n_past)
+            account.book(len(tokens), saved_s, step_s, asked=account in self._asked)
 
     def _traced(self, plan: Plan, tokens: tuple[int, ...], n_accepted: int, timing: Timing) -> RoundTrace:
         drafter, proposal = self._proposals[-1] if self._proposals else (None, NO_DRAFT)

@@ -58,12 +58,15 @@ class Session:
         self.tokens = list(prompt)
         return self.n_kv
 
-    def plan(self, draft: Draft = NO_DRAFT, n_chunk: int | None = None) -> Plan:
-        """What to evaluate next: all pending tokens and a draft, or the first `n_chunk` pending ones without rows."""
+    def plan(self, draft: Draft = NO_DRAFT, n_chunk: int | None = None, *, hidden: bool = False) -> Plan:
+        """What to evaluate next: all pending tokens and a draft, or the first `n_chunk` pending ones without rows.
+
+        `hidden`: whether states will be asked for.
+        """
         if n_chunk is not None and n_chunk < self.n_pending:
             pending = self.tokens[self.n_kv : self.n_kv + n_chunk]
             return Plan(self.seq_id, self.n_kv, pending, rows=False)
-        return Plan(self.seq_id, self.n_kv, self.tokens[self.n_kv :], draft)
+        return Plan(self.seq_id, self.n_kv, self.tokens[self.n_kv :], draft, hidden=hidden)
 
     def commit(self, plan: Plan, tokens: Sequence[int] = (), path: Sequence[int] = ()) -> None:
         """Take in an evaluated plan: its pending tokens are cached, `tokens` follow, drafted nodes in `path` stay.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgespec.draft.onnx import OnnxDrafter
 from edgespec.draft.suffix import SuffixDrafter
 from edgespec.interfaces import Drafter
 
@@ -12,11 +13,15 @@ Piece = Callable[[int], bytes]
 
 REGISTRY: dict[str, Callable[[Piece], Drafter]] = {
     "ngram": SuffixDrafter,
+    "onnx": OnnxDrafter,
 }
 """Name to factory; every session gets an instance of its own."""
 
 AUTO = "ngram"
 """What "auto" uses."""
+
+PACKAGED = "onnx"
+"""Needs a package; with "auto" it drafts where `AUTO` has nothing, once one was chosen."""
 
 NAMES = ("auto", "none", *REGISTRY)
 """What a user may ask for."""

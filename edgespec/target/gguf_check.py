@@ -70,6 +70,8 @@ class GGUFInfo:
     """Weights that ggml copies into another layout while loading, on this kind of CPU."""
     fingerprint: str
     """Identifies the content for caches: sha256 over sizes, headers, and samples of the weights."""
+    trained: str | None = None
+    """Identifies what was trained, in whatever quantisation: sha256 of the final norm; None: there is none."""
 
 
 def check(path: str | os.PathLike[str], *, repacked_types: frozenset[str] | None = None) -> GGUFInfo:
@@ -176,6 +178,7 @@ def _describe(headers: Sequence[Header], arch: str, tensors: Sequence[Tensor], r
         recurrent_bytes=_recurrent_bytes(numbers, n_layer, n_embd, n_head_kv),
         repack_bytes=_repack_bytes(tensors, repacked),
         fingerprint=hashlib.sha256("".join(header.digest for header in headers).encode()).hexdigest()[:32],
+        trained=next((header.final_norm for header in headers if header.final_norm is not None), None),
     )
 
 

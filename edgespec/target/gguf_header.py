@@ -23,6 +23,7 @@ _KEPT_ITEMS = 4096  # arrays up to this length are kept, longer ones only counte
 _MAX_NAME = 64
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
+_FINAL_NORM = "output_norm.weight"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 TYPES: dict[int, tuple[str, int, int]] = {
@@ -70,6 +71,8 @@ class Header:
     tensors: tuple[Tensor, ...]
     digest: str
     """sha256 over the file's size, its header, and samples of its weights."""
+    final_norm: str | None = None
+    """sha256 of the last norm's weights, which quantising leaves as they are; None: they are not in this file."""
 
 
 def read_header(path: Path) -> Header:
@@ -142,7 +145,8 @@ class _Reader:
             raise self._bad("ends inside its header: download it again") from error
         begin = self._data_start()
         self._check_extent(tensors, begin)
-        return Header(self.path, self.n_bytes, self.meta, self.lengths, tensors, self._digest(begin))
+        final_norm = next((self._sha256(begin, tensor) for tensor in tensors if tensor.name == _FINAL_NORM), None)
+        return Header(self.path, self.n_bytes, self.meta, self.lengths, tensors, self._digest(begin), final_norm)
 
     def _bad(self, cause: str) -> ModelFormatError:
         return ModelFormatError(f"{self.path.name} {cause}")
@@ -233,6 +237,10 @@ class _Reader:
         need = max((begin + tensor.offset + tensor.n_bytes for tensor in tensors), default=0)
         if need > self.n_bytes:
             raise self._bad(f"is cut off: {self.n_bytes} of at least {need} bytes are there; download it again")
+
+    def _sha256(self, begin: int, tensor: Tensor) -> str:
+        at = begin + tensor.offset
+        return hashlib.sha256(self.data[at : at + tensor.n_bytes]).hexdigest()
 
     def _digest(self, begin: int) -> str:
         state = hashlib.sha256(self.n_bytes.to_bytes(8, "little"))

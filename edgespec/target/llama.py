@@ -16,12 +16,14 @@ from typing import Self
 import numpy as np
 
 from edgespec.conditions import Team
+from edgespec.core.offers import Hidden
 from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelError
 from edgespec.interfaces import Capabilities, Plan, Row, Rows
 from edgespec.target import lib, memory
 from edgespec.target.batch import Batch
 from edgespec.target.gguf_check import GGUFInfo, check
 from edgespec.target.grammar import Grammars, LlamaGuide
+from edgespec.target.hidden import HiddenStates
 from edgespec.target.opening import Handles
 from edgespec.target.options import TargetOptions
 from edgespec.target.threads import largest
@@ -92,6 +94,9 @@ class LlamaTarget:
         self._lost: set[int] = set()
         self._asides = memory.Asides(self._ctx, options.n_seq_max)
         self.capabilities = self._probe()
+        self._states = HiddenStates(handles.ctx, handles.model)
+        # A recurrent memory splits batches of nothing but outputs in another way than its own.
+        self.n_hidden = self._states.n if self.capabilities.rollback == "removal" else 0
 
     def _bind(self) -> None:
         native = lib.native()
@@ -160,6 +165,8 @@ class LlamaTarget:
                 raise EvalCancelled("the pass was cancelled before it began")
             if self._asides.usable and plans[0].draft.tokens:  # such memory takes one sequence a batch
                 self._asides.keep(plans[0].seq_id, plans[0].n_past)
+            if plans[0].hidden or self._states.shown or len(plans) > 1:
+                self._states.prepare(plans, first_rows)
             code = self._decode(self._ctx_pointer, self._batch.struct)
             if code != 0:
                 raise self._undo(code, plans)
@@ -234,6 +241,11 @@ class LlamaTarget:
             self._logits = np.frombuffer(memoryview(buffer), np.float32).reshape(self.n_rows_max, self.n_vocab)
             self._logits_address = address
         return self._logits[:n_rows]
+
+    def hidden(self, seq_id: int, row: int) -> Hidden | None:
+        """See `core.offers.HiddenTarget.hidden`."""
+        self._check_alive()
+        return self._states.of(seq_id, row)
 
     def retain(self, seq_id: int, n_keep: int, path: Sequence[int] = ()) -> bool:
         """Keep the first `n_keep` cached tokens and the first `len(path)` tokens of the last draft, a chain.

@@ -6,6 +6,7 @@ Knows nothing of contexts and caches.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import threading
 from collections.abc import Callable
@@ -45,7 +46,6 @@ class Vocab:
         kind = int(native.llama_vocab_type(self._vocab))
         self._recurses = kind == _BPE and self.metadata("tokenizer.ggml.pre") not in _HAND_WRITTEN
         self._pieces: dict[int, bytes] = {}
-        self._buffer = ctypes.create_string_buffer(256)
 
     @property
     def pointer(self) -> ctypes.c_void_p:
@@ -97,10 +97,18 @@ class Vocab:
         """How a token is written in a chat template, control tokens included; "" for an absent one (negative id)."""
         return "" if token < 0 else self._read_piece(token, special=True).decode("utf-8", "replace")
 
+    def digest(self, n_tokens: int) -> str:
+        """sha256 over the first `n_tokens` tokens as they are written, control tokens included; 0.1 s for 50,000."""
+        state = hashlib.sha256()
+        for token in range(n_tokens):
+            piece = self._read_piece(token, special=True)
+            state.update(len(piece).to_bytes(4, "little") + piece)
+        return state.hexdigest()
+
     def _read_piece(self, token: int, *, special: bool) -> bytes:
         if not 0 <= token < self.n_tokens:
             raise ModelError(f"token id {token} is outside the vocabulary of {self.n_tokens}")
-        buffer = self._buffer
+        buffer = ctypes.create_string_buffer(256)  # not shared: several threads may ask at a time
         call: Callable[..., int] = self._native.llama_token_to_piece
         size = call(self._vocab, token, buffer, len(buffer), 0, special)
         if size < 0:

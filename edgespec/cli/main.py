@@ -33,6 +33,7 @@ COMMANDS = {
     "models": ("edgespec.cli.models", "app", "List, fetch, show and remove models."),
     "doctor": ("edgespec.cli.doctor", "doctor", "Say what this device is, what runs where, and what could be better."),
     "kernels": ("edgespec.cli.kernels", "app", "Build, show and switch kernels for cheaper verify passes."),
+    "drafter": ("edgespec.cli.drafter", "app", "List, choose and measure tiny models that draft."),
     "config": ("edgespec.cli.config_cmd", "app", "Show the options in force and where they come from."),
 }
 """Name to module, attribute and the line in `edgespec --help`. The module is imported when the command is called."""

@@ -108,7 +108,8 @@ class Drafters:
                 note = made.fit(self._facts)
             except DrafterError as error:
                 self._note(f"the drafter {made.name} is left out: {error}")
-                self._refused |= {wanted} if isinstance(wanted, str) else set()
+                if isinstance(wanted, str):
+                    self._refused.add(wanted)
                 return None
             if isinstance(wanted, str):
                 self._kept.setdefault(wanted, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,24 @@ def test_vocabularies_that_are_wrong(tmp_path: Path, vocabulary: maker.Array, ex
 def test_a_vocabulary_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
     folder = hidden(tmp_path / "p", vocabulary=np.array([{}], dtype=object))
     assert "its vocabulary cannot be read" in line_of(lambda: package.load(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x01\x00\x02\x00{}"])
+def test_a_vocabulary_that_is_no_array_is_one_line(tmp_path: Path, content: bytes) -> None:
+    folder = hidden(tmp_path / "p")
+    before = hashlib.sha256((folder / "vocabulary.npy").read_bytes()).hexdigest()
+    (folder / "vocabulary.npy").write_bytes(content)
+    change(folder, before, hashlib.sha256(content).hexdigest())
+    assert "its vocabulary cannot be read" in line_of(lambda: package.load(folder))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    folder = hidden(tmp_path / "p")
+    for name in ("drafter.onnx", package.CARD):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        line_of(lambda: package.load(folder))
 
 
 def test_every_opset_and_version_outside_the_known_ones_is_named(tmp_path: Path) -> None:

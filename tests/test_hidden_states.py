@@ -18,6 +18,7 @@ from edgespec.core.generation import Generation
 from edgespec.core.offers import Hidden
 from edgespec.core.round import play_round
 from edgespec.core.session import Session
+from edgespec.errors import EvalError
 from edgespec.interfaces import Draft, Limits, Plan, Row, Sampling
 from edgespec.target.llama import LlamaTarget, load
 from edgespec.target.options import TargetOptions
@@ -193,6 +194,19 @@ def test_a_drafter_is_shown_the_state_its_newest_token_was_drawn_from() -> None:
     assert drafter.shown
     assert all(right for _, right in drafter.shown)
     assert len(drafter.shown) == generation.stats.rounds  # after every pass but that of the prompt
+
+
+def test_a_state_that_is_not_there_ends_the_drafter_and_not_the_answer() -> None:
+    class Target(ShowingTarget):
+        def hidden(self, seq_id: int, row: int) -> Hidden | None:
+            raise EvalError("gone")
+
+    script = [5, 6, 7, *(2 + n * 7 % 30 for n in range(60))]
+    drafter = Reader(script)
+    generation = play(Target(script=script), drafter, FakeClock(), None, 50)
+    assert generation.tokens == script[3:53]
+    assert generation.result().report.drafter_off_reason == "reader has nothing to read: gone"
+    assert not drafter.shown
 
 
 def test_a_target_without_states_is_not_asked_for_any() -> None:

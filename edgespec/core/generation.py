@@ -19,7 +19,7 @@ from edgespec.core.stats import Stats
 from edgespec.core.stream import TextStream
 from edgespec.core.trace import RoundTrace
 from edgespec.core.verify import verify
-from edgespec.errors import ConstraintError
+from edgespec.errors import ConstraintError, EvalError
 from edgespec.interfaces import (
     NO_DRAFT,
     Chunk,
@@ -251,7 +251,13 @@ class Generation:
 
     def _show(self, plan: Plan, row: int) -> None:
         """Hand the state behind a row of the pass to who reads it."""
-        state = self._shown.hidden(plan.seq_id, row) if self._shown is not None else None
+        try:
+            state = self._shown.hidden(plan.seq_id, row) if self._shown is not None else None
+        except EvalError as error:  # the text does not need it
+            for drafting in self._observers:
+                drafting.stop(f"{drafting.name} has nothing to read: {error}")
+            self._observers = []
+            return
         if state is not None:
             for drafting in self._observers:
                 drafting.observe(self.session.tokens, state)

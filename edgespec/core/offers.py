@@ -73,5 +73,8 @@ class HiddenTarget(Target, Protocol):
         """The state behind a row of the last `eval`, where its plan asked for it; valid until the next `eval`.
 
         None where the pass was of a kind that has none, such as one that takes in a prompt.
+
+        Raises:
+            EvalError: it should be there and is not.
         """
         ...

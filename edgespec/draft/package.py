@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import re
 import shutil
 import tempfile
@@ -94,6 +95,8 @@ def read_card(folder: Path) -> Card:
     """
     path = folder / CARD
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
         with path.open("rb") as file:
             text = file.read(_MAX_CARD + 1)
         if len(text) > _MAX_CARD:
@@ -211,7 +214,7 @@ def load(folder: Path) -> Package:
     try:
         graph = read(content[card.graph], files)
         _check_ports(card, graph)
-        ids = _ids(card, folder) if card.vocabulary is not None else None
+        ids = _ids(card, content[card.vocabulary]) if card.vocabulary is not None else None
     except DrafterError as error:
         raise DrafterError(f"{card.name}: {error}") from error
     return Package(folder, card, graph, ids)
@@ -233,12 +236,13 @@ def _check_ports(card: Card, graph: Graph) -> None:
                                f"the card says (1, {size}), {dtype}")  # fmt: skip
 
 
-def _ids(card: Card, folder: Path) -> Array:
+def _ids(card: Card, content: bytes) -> Array:
     try:
-        raw = np.load(folder / str(card.vocabulary), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DrafterError(f"its vocabulary cannot be read ({str(error).splitlines()[0]})") from error
-    if not isinstance(raw, np.ndarray) or raw.ndim != 1 or raw.dtype.kind not in "iu" or not len(raw):
+        raw: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, MemoryError) as error:
+        text = (str(error) or type(error).__name__).splitlines()[0]
+        raise DrafterError(f"its vocabulary cannot be read ({text})") from error
+    if raw.ndim != 1 or raw.dtype.kind not in "iu" or not len(raw):
         raise DrafterError("its vocabulary is not one row of whole numbers")
     bad = raw[(raw < 0) | (raw >= card.n_vocab)]
     if len(bad):

@@ -32,6 +32,7 @@ _COMMON = (
     "hook.c", "shares.c", "unpacked.c", "k.c", "selftest.c", "selftest_k.c", "hook.h", "rows.h", "shares.h",
     "unpacked.h", "k.h", "selftest.h",
 )  # fmt: skip
+_ARM_COMMON = ("hook_arm.c", "selftest_arm.c", "hook.h", "rows_arm.h", "selftest.h")
 _FLAGS = (
     "-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-Wl,-z,defs",
@@ -45,17 +46,25 @@ _CPU_LIBRARY = "libggml-cpu.so.0"
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """One form of the kernels. `needs`: features by the Linux kernel's names; `flags`: what the compiler is told."""
+    """One form of the kernels. `needs`: features by the Linux kernel's names; `flags`: what the compiler is told.
+
+    `common`: sources it shares with other forms. `remark`: what people should know of it, or empty.
+    """
 
     name: str
     sources: tuple[str, ...]
     needs: frozenset[str]
     flags: tuple[str, ...]
+    common: tuple[str, ...] = _COMMON
+    remark: str = ""
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX2_SOURCES = ("q4_0_avx2.c", "unpacked_avx2.c", "k_avx2.c")
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
+_DOTPROD = frozenset({"asimd", "asimddp", "atomics"})  # the last: what compilers make of armv8.2-a may need it
+_IN_ORDER = "-fno-schedule-insns"  # else GCC loads early what then lacks registers, a sixth more instructions
+_UNMEASURED = "fewer instructions, unmeasured on hardware"
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 SETS = (
     InstructionSet(
@@ -67,6 +76,16 @@ SETS = (
     InstructionSet("avx2", _AVX2_SOURCES, _AVX2, _AVX2_FLAGS),
 )  # fmt: skip
 """Fastest first."""
+ARM_SETS = (
+    InstructionSet(
+        "i8mm", ("q4_0_arm.c",), _DOTPROD | {"i8mm"}, ("-march=armv8.2-a+dotprod+i8mm", _IN_ORDER), _ARM_COMMON,
+        _UNMEASURED,
+    ),
+    InstructionSet(
+        "dotprod", ("q4_0_arm.c",), _DOTPROD, ("-march=armv8.2-a+dotprod", _IN_ORDER), _ARM_COMMON, _UNMEASURED
+    ),
+)  # fmt: skip
+"""For 64-bit Arm, fastest first; docs/cheap-rows-arm.md says why they come with a remark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +109,16 @@ def set_for(features: frozenset[str] | None) -> InstructionSet:
     # Windows and macOS tie every symbol to the library it was found in at link time: nothing can be put in front.
     if not sys.platform.startswith(("linux", "android")):
         raise DeviceError(f"no kernels for {platform.system()}: its loader cannot put a library in front of ggml's")
-    for found in SETS:
+    for found in (*SETS, *ARM_SETS):
         if found.needs <= (features or frozenset()):
             return found
-    raise DeviceError(f"no kernels for this processor ({platform.machine()}): they need at least AVX2, FMA and F16C")
+    needs = "asimddp (dot products)" if platform.machine() in ("aarch64", "arm64") else "AVX2, FMA and F16C"
+    raise DeviceError(f"no kernels for this processor ({platform.machine()}): they need at least {needs}")
+
+
+def remark_on(instruction_set: str) -> str:
+    """What people should know of these kernels, with a comma before it; empty where there is nothing."""
+    return next((f", {form.remark}" for form in (*SETS, *ARM_SETS) if form.name == instruction_set and form.remark), "")
 
 
 def library_folder() -> Path:
@@ -176,7 +201,7 @@ def compile_library(command: tuple[str, ...], form: InstructionSet, library: Pat
     Raises:
         DeviceError: the compiler fails, or takes more than two minutes.
     """
-    sources = [str(SOURCES / name) for name in (*_COMMON, *form.sources) if name.endswith(".c")]
+    sources = [str(SOURCES / name) for name in (*form.common, *form.sources) if name.endswith(".c")]
     name = f'-DGGML_CPU="{_CPU_LIBRARY}"'
     try:
         done = subprocess.run(
@@ -237,7 +262,7 @@ def _place(form: InstructionSet, features: frozenset[str] | None, folder: Path) 
     stat = library.stat()
     facts = [form.name, *form.flags, *_FLAGS, *sorted(features or ()), GGML, library, stat.st_size, stat.st_mtime_ns]
     digest = hashlib.sha256("\n".join(map(str, facts)).encode())
-    for name in (*_COMMON, *form.sources):
+    for name in (*form.common, *form.sources):
         digest.update(b"\0" + (SOURCES / name).read_bytes())
     return paths.cache_dir() / "kernels" / digest.hexdigest()[:24]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import DeviceError
-from edgespec.kernels.compiled import GGML, find_built, library_folder
+from edgespec.kernels.compiled import GGML, find_built, library_folder, remark_on
 
 _N_CASES = 300
 """Of the test at every load; about 10 ms."""
@@ -56,7 +56,7 @@ def status() -> Status:
 
 def named(instruction_set: str | None) -> str:
     """The kernels made for it, for people; None: ggml's own."""
-    return "ggml's own kernels" if instruction_set is None else f"{instruction_set} kernels"
+    return "ggml's own kernels" if instruction_set is None else f"{instruction_set} kernels{remark_on(instruction_set)}"
 
 
 @contextmanager

@@ -105,8 +105,8 @@ class Certificate:
     refused: tuple[tuple[str, str], ...] = ()
     """KV types that this model does not take, and why."""
     kernels: str | None = None
-    """What edgespec's kernels for few rows were made for; None: ggml's own computed. Logits are the same with both, so
-    only prices depend on it."""
+    """What edgespec's kernels for few rows were made for; None: ggml's own computed, with which fewer widths may be
+    exact, and none that is not with ours."""
 
     @property
     def kv_types(self) -> tuple[str, ...]:

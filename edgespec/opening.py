@@ -85,10 +85,10 @@ def open_model(
         verbose=config.verbose,
     )
     n_ctx = sizing.choose_n_ctx(info, free_bytes, config.n_ctx, with_kv(base, config.kv_type))
-    decision = exactness(config, info.fingerprint, machine, build_name(), n_ctx, topology)
+    decision = exactness(config, info.fingerprint, machine, build_name(), n_ctx, topology, rows)
     if tuned.kv_type is not None:
         its_kv = replace(config, kv_type=tuned.kv_type)
-        its = _exact_as(decision, its_kv, info.fingerprint, machine, n_ctx, topology)
+        its = _exact_as(decision, its_kv, info.fingerprint, machine, n_ctx, topology, rows)
         if its is None:
             problem = f"the tuned KV type {tuned.kv_type} is left out: it is not certified to be exact"
             tuned = replace(tuned, kv_type=None)
@@ -128,11 +128,11 @@ def open_model(
 
 
 def _exact_as(
-    usual: Decision, config: EngineConfig, fingerprint: str, machine: str, n_ctx: int, topology: Topology
+    usual: Decision, config: EngineConfig, fingerprint: str, machine: str, n_ctx: int, topology: Topology, rows: Status
 ) -> Decision | None:
     """The decision with a tuned KV type; None where exactness, which there is without it, would be lost by it."""
     try:
-        found = exactness(config, fingerprint, machine, build_name(), n_ctx, topology)
+        found = exactness(config, fingerprint, machine, build_name(), n_ctx, topology, rows)
     except ConfigError:  # exactness was asked for, and this type is not certified
         return None
     return None if usual.recipe is not None and found.recipe is None else found
@@ -145,9 +145,9 @@ def with_kv(options: TargetOptions, kv_type: str | None) -> TargetOptions:
 
 
 def exactness(
-    config: EngineConfig, fingerprint: str, machine: str, build: str, n_ctx: int, topology: Topology
+    config: EngineConfig, fingerprint: str, machine: str, build: str, n_ctx: int, topology: Topology, rows: Status
 ) -> Decision:
-    """Whether an engine with these options is exact, and how.
+    """Whether an engine with these options, and these kernels for few rows, is exact, and how.
 
     Raises:
         ConfigError: exactness was asked for, and nothing is certified.
@@ -155,6 +155,10 @@ def exactness(
     if config.exact is False:
         return decide(False, None, n_ctx)
     found, problem = certificate.load(fingerprint, build, machine)
+    if found is not None and found.kernels is not None and not rows.active:
+        # With ggml's own, fewer widths may be exact. Source: docs/decisions/0012.
+        problem = f"the certificate was measured with {found.kernels} kernels, off now: run `edgespec certify` again"
+        found = None
     n_threads = max(largest_team(topology), config.threads or 0, config.threads_batch or 0)
     kv = None if config.kv_type is None else "/".join(kv_types(config.kv_type))
     return decide(config.exact, found, n_ctx, kv=kv, n_threads=n_threads, problem=problem)

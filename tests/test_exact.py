@@ -39,6 +39,7 @@ from edgespec.engine import Engine
 from edgespec.errors import ConfigError, ModelError
 from edgespec.exact import Recipe, decide, recipes, spelled
 from edgespec.interfaces import Capabilities, Draft, Limits, Plan, Rows, Sampling
+from edgespec.kernels import Status
 from edgespec.opening import build_name, exactness
 from edgespec.target import gguf_check
 from edgespec.target.llama import LlamaTarget, load
@@ -398,7 +399,24 @@ def test_more_threads_than_were_certified_are_no_recipe(tiny: Path) -> None:
     topology = opened_topology(tiny)
     config = EngineConfig(threads=65, exact=True)
     with pytest.raises(ConfigError, match="of 64 threads, 65 are wanted"):
-        exactness(config, found, host.cpu_name(Sysfs()), build_name(), 512, topology)
+        exactness(config, found, host.cpu_name(Sysfs()), build_name(), 512, topology, Status(False, ""))
+
+
+@pytest.mark.parametrize(("made_with", "active", "counts"), [
+    ("avx2", True, True), ("avx2", False, False), (None, True, True), (None, False, True),
+])  # fmt: skip
+def test_what_is_exact_with_our_kernels_is_not_claimed_without(
+    made_with: str | None, active: bool, counts: bool, tiny: Path
+) -> None:
+    certify_as(tiny, cells("f16/f16"))
+    found, _ = certificate.load(gguf_check.check(tiny).fingerprint, build_name(), host.cpu_name(Sysfs()))
+    assert found is not None
+    certificate.save(replace(found, kernels=made_with))
+    config, topology = EngineConfig(), opened_topology(tiny)
+    decision = exactness(
+        config, found.fingerprint, found.machine, found.build, 512, topology, Status(active, "", "avx2")
+    )
+    assert ("avx2 kernels, off now: run `edgespec certify` again" in decision.why) is not counts
 
 
 def opened_topology(model: Path) -> Topology:

@@ -104,6 +104,17 @@ def test_passes_are_taken_where_they_save_a_fifth_of_the_instructions(emulated: 
     assert {2, 3, 6, 7, 10, 11, 14, 15} <= set(worth)
 
 
+@pytest.mark.parametrize("emulated", [A76], indirect=True, ids=["cortex-a76"])
+def test_a_byte_beyond_exactly_sized_buffers_would_be_seen(
+    emulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = "vst1q_f32(s + (size_t)r * bs, acc[r])"
+    changed = changed_sources(tmp_path, "q4_0_arm.c", old, old.replace("* bs,", "* bs + 1,"))
+    monkeypatch.setattr(building, "SOURCES", changed)
+    with pytest.raises(DeviceError, match="fails"):
+        emulated.counts(64, 8)
+
+
 @pytest.mark.parametrize("emulated", [A72], indirect=True, ids=["cortex-a72"])
 def test_without_dot_products_every_row_costs_the_same(emulated: Any) -> None:
     counts = emulated.counts(256, 64)
@@ -159,7 +170,7 @@ except DeviceError as error:
 with kernels.loading(features):
     ggml = Ggml(kernels.library_folder())
 wrong, taken = [], []
-for n_rows in range(1, 18):
+for n_rows in range(1, 18 if kernels.status().active else 1):  # ggml repacks nothing where they are not in force
     before = kernels.n_shares()
     wrong += differing_rows(ggml, Random(n_rows), 64, 24, n_rows, 2)
     if kernels.n_shares() > before:

@@ -1,7 +1,8 @@
 /* `count_rows GGML_CPU LAYOUT N COLUMNS [ROWS_LIBRARY]`, on 64-bit Arm: 1 to 16 rows times a matrix of random Q4_0
  * weights, by the functions that ggml would call and, if given, by edgespec's. For each number of rows a line: the
- * number, whether edgespec takes it, and how many outputs of ggml's functions for several rows and of edgespec's are not,
- * bit for bit, those of ggml's function for one. Around each product a system call that count_plugin.c knows.
+ * number, whether edgespec takes it, and how many outputs of ggml's functions for several rows, and of edgespec's, are
+ * not, bit for bit, those of ggml's function for one. Around each product a system call that count_plugin.c knows.
+ * Buffers end where memory ends: a byte too many ends the program.
  *
  * LAYOUT: bytes of a chunk, 4 or 8, of ggml's repacked blocks; 0: not repacked, one product for each output. */
 #define _GNU_SOURCE
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { BLOCK = 32, MOST_ROWS = 16, MARK = 0x7e57 };
@@ -36,6 +38,14 @@ static void find(void *function, void *in, const char *name) {
     void *symbol = dlsym(in, name);
     if (symbol == NULL) fprintf(stderr, "%s\n", dlerror()), exit(1);
     memcpy(function, &symbol, sizeof symbol);
+}
+
+/* Zeros, with nothing behind them. */
+static void *room(size_t n) {
+    const size_t page = 65536, whole = (n + page - 1) / page * page;
+    char *found = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED || mprotect(found + whole, page, PROT_NONE) != 0) perror("mmap"), exit(1);
+    return found + whole - n;
 }
 
 static uint32_t draw(void) {
@@ -74,7 +84,7 @@ int main(int argc, char **argv) {
     }
     /* A block is a scale and 16 bytes, repacked or not; scales of four come first where it is repacked. */
     const size_t n_weights = (size_t)n_blocks * nc, weight_bytes = 18, n_group = chunk == 0 ? 1 : 4;
-    uint8_t *w = malloc(n_weights * weight_bytes);
+    uint8_t *w = room(n_weights * weight_bytes);
     for (size_t i = 0; i < n_weights * weight_bytes; i++) w[i] = (uint8_t)draw();
     for (size_t i = 0; i < n_weights; i++) {
         const uint16_t d = half();
@@ -85,9 +95,7 @@ int main(int argc, char **argv) {
         single[i].d = half();
         for (int j = 0; j < BLOCK; j++) single[i].qs[j] = (int8_t)(draw() % 255 - 127);
     }
-    char *rows = malloc(MOST_ROWS * n_blocks * sizeof *single);
-    const size_t n_out = (size_t)MOST_ROWS * nc;
-    float *right = calloc(n_out, 4), *stock = calloc(n_out, 4), *fast = calloc(n_out, 4);
+    float *right = room((size_t)MOST_ROWS * nc * sizeof *right);
     for (int r = 0; r < MOST_ROWS; r++) {
         const row_1 *row = single + r * n_blocks;
         if (dot == NULL) gemv(n, right + r * nc, 0, w, row, 1, nc);
@@ -96,7 +104,9 @@ int main(int argc, char **argv) {
         }
     }
     for (int n_rows = 1; n_rows <= MOST_ROWS; n_rows++) {
-        const int n_fours = dot == NULL ? n_rows / 4 * 4 : 0;
+        const int n_fours = dot == NULL ? n_rows / 4 * 4 : 0, n_out = n_rows * nc;
+        char *rows = room(n_rows * n_blocks * sizeof *single);
+        float *stock = room(n_out * sizeof *stock), *fast = room(n_out * sizeof *fast);
         for (int r = 0; r < n_fours; r++) {
             row_4 *four = (row_4 *)(void *)rows + (r / 4) * n_blocks;
             for (int b = 0; b < n_blocks; b++) {
@@ -109,8 +119,6 @@ int main(int argc, char **argv) {
         }
         const size_t row_bytes = n_blocks * sizeof *single;
         memcpy(rows + n_fours * row_bytes, single + n_fours * n_blocks, (n_rows - n_fours) * row_bytes);
-        memset(stock, 0, n_out * 4);
-        memset(fast, 0, n_out * 4);
         syscall(MARK);
         if (n_fours > 0) gemm(n, stock, (size_t)nc, w, rows, n_fours, nc);
         for (int r = n_fours; r < n_rows; r++) {
@@ -123,8 +131,8 @@ int main(int argc, char **argv) {
         const bool can = ours != NULL && n_rows > 1 && n_rows < MOST_ROWS;
         if (can) ours(n_blocks, w, nc / 4, rows, n_rows, fast, (size_t)nc);
         syscall(MARK);
-        printf("%d %d %d %d\n", n_rows, can && takes(2, n_rows), n_different(stock, right, n_rows * nc),
-               can ? n_different(fast, right, n_rows * nc) : 0);
+        printf("%d %d %d %d\n", n_rows, can && takes(2, n_rows), n_different(stock, right, n_out),
+               can ? n_different(fast, right, n_out) : 0);
     }
     return 0;
 }

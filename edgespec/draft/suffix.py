@@ -117,11 +117,7 @@ class SuffixDrafter:
 
     def _kind(self, token: int) -> int:
         """Whether a token goes on inside a word, begins one, or is anything else; looked up once."""
-        raw = self._piece(token) if self._piece is not None else b""
-        first = raw[:1]
-        word = (first == b" " and raw[1:2].isalpha()) or raw[:3] == b"\xe2\x96\x81"
-        kind = WORD if word else INSIDE if first.isalpha() or first >= b"\x80" else OTHER
-        self._kinds[token] = kind
+        kind = self._kinds[token] = kind_of(self._piece(token) if self._piece is not None else b"")
         return kind
 
     def _follow(self, context: Sequence[int]) -> None:
@@ -183,3 +179,10 @@ class SuffixDrafter:
             follow[state][token] = clone
             state = link[state]
         return clone
+
+
+def kind_of(raw: bytes) -> int:
+    """Kind of a token by its bytes."""
+    first = raw[:1]
+    word = (first == b" " and raw[1:2].isalpha()) or raw[:3] == b"\xe2\x96\x81"
+    return WORD if word else INSIDE if first.isalpha() or first >= b"\x80" else OTHER

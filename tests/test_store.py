@@ -20,10 +20,11 @@ from edgespec.errors import DrafterError
 
 
 def test_the_longest_match_decides_and_a_draft_ends_with_its_text(tmp_path: Path) -> None:
-    path = write(tmp_path, [1, 2, 3, 4, 5, 6, 7, 8], [9, 4, 5, 6, 70, 80], [3, 4, 5, 6])
+    path = write(tmp_path, [1, 2, 3, 4, 5, 6, 7, 8], [10, 20, 30, 4, 5, 6, 70, 80], [3, 4, 5, 6])
     assert draft(path, [1, 2, 3, 4, 5, 6]) == (7, 8)
-    assert draft(path, [9, 4, 5, 6]) == (70, 80)
-    assert draft(path, [9, 4, 5, 6], limit=1) == (70,)
+    assert draft(path, [10, 20, 30, 4, 5, 6]) == (70, 80)
+    assert draft(path, [10, 20, 30, 4, 5, 6], limit=1) == (70,)
+    assert draft(path, [10, 4, 5, 6], limit=1) == (70,)  # of equal matches the newer one
     assert draft(path, [5, 6]) == draft(path, [6, 7, 9]) == draft(path, []) == ()
 
 
@@ -148,4 +149,4 @@ def test_turns_of_a_chat_are_found_across_their_seam(tmp_path: Path) -> None:
     learner.learn(second, first)
     path = next(tmp_path.glob(f"*{SUFFIX}"))
     assert StoreFile(path).n_held == 61 + 60 + LONG + 1
-    assert draft(path, [157, 158, 159], 2) == (200, 201)
+    assert draft(path, list(range(150, 160)), 2) == (200, 201)

@@ -188,6 +188,12 @@ class StoreFile:
         """Tokens that can be found."""
         return min(self.counters().n_written, self.facts.capacity)
 
+    def read(self, first: int, n: int) -> list[int]:
+        """The tokens at `n` positions from `first` on, across the ring's seam too."""
+        first %= self.facts.capacity
+        found = self.tokens[first : first + n].tolist()
+        return found if len(found) == n else found + self.tokens[: n - len(found)].tolist()
+
     def expect_soon(self) -> None:
         """Have the system read the file ahead, so that no round waits for a disk."""
         if hasattr(mmap, "MADV_WILLNEED"):

@@ -100,7 +100,8 @@ def _on_model(model: ModelFacts, found: Findings) -> Iterator[Advice]:
             "documented",
         )
     rows = found.rows
-    if rows is not None and (rows.active or _can_be_built(rows)) and model.quantisation in kernels.TYPES:
+    ours = rows is not None and (rows.active or _can_be_built(rows))
+    if ours and model.quantisation in kernels.types_for(found.features):
         return
     build = found.build
     if build and model.quantisation in _LIKE_Q4_0 and {"Q4_0", model.quantisation} & {*build.repacked} == {"Q4_0"}:

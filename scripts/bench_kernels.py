@@ -137,13 +137,13 @@ def draw(found: Sequence[Measured], file: Path) -> None:
                 axes.plot(list(steps), list(steps.values()), color=color, marker=marker, markersize=4)
                 for rows in {4, 8, max(steps)} & set(steps):
                     axes.annotate(
-                        f"{steps[rows]:.1f}", (rows, steps[rows]), (0, 5), color=color,
+                        f"{steps[rows]:.1f}", (rows, steps[rows]), (0, 5 if name == "stock" else -12), color=color,
                         textcoords="offset points", ha="center", fontsize=8,
                     )  # fmt: skip
             if threads in one.floor_steps:
                 axes.axhline(one.floor_steps[threads], color="#555555", linestyle=":", linewidth=1.2)
             axes.set_xticks([rows for rows in ROWS if rows != 3])
-    grid[0][0].set_ylim(bottom=0)  # of all, and only now that all is drawn
+    grid[0][0].set_ylim(0, 1.05 * grid[0][0].get_ylim()[1])  # of all, and only now that all is drawn
     for row in grid:
         row[0].set_ylabel("plain steps a pass")
     for axes in grid[-1]:

@@ -93,7 +93,7 @@ def report(found: Findings, advice: Sequence[Advice]) -> Iterator[str]:
     yield from _section("device", _device(found))
     yield from _section("heat, power, load", _conditions(found))
     if found.build is not None:
-        yield from _section("llama.cpp", [*_build(found.build, found.features), *_rows(found.rows)])
+        yield from _section("llama.cpp", [*_build(found.build, found.features), *_rows(found.rows, found.features)])
     yield from _section("models", [_model(model) for model in found.models])
     if found.python is not None:
         yield from _section("Python", _packages(found))
@@ -223,12 +223,12 @@ def _build(build: Build, cpu: frozenset[str] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _rows(rows: Status | None) -> list[tuple[str, str]]:
-    from edgespec.kernels import TYPES
+def _rows(rows: Status | None, cpu: frozenset[str] | None) -> list[tuple[str, str]]:
+    from edgespec.kernels import types_for
 
     if rows is None:
         return []
-    instead = f", for few rows in place of those of {', '.join(TYPES)}" if rows.active else ""
+    instead = f"; for few rows of {', '.join(types_for(cpu))}" if rows.active else ""
     return [("edgespec's", f"{rows}{instead}")]
 
 

@@ -9,15 +9,11 @@ Source: docs/cheap-rows.md; ggml-cpu/repack.cpp of ggml 0.25.3.
 
 from __future__ import annotations
 
-from edgespec.kernels.compiled import HOW, Built, build, find_built, library_folder, set_for
+from edgespec.kernels.compiled import HOW, Built, build, find_built, library_folder, set_for, types_for
 from edgespec.kernels.load import Status, leave_off, loading, n_shares, named, status
-
-TYPES = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
-"""Types of weights that there are kernels for."""
 
 __all__ = [
     "HOW",
-    "TYPES",
     "Built",
     "Status",
     "build",
@@ -29,4 +25,5 @@ __all__ = [
     "named",
     "set_for",
     "status",
+    "types_for",
 ]

@@ -49,6 +49,7 @@ class InstructionSet:
     """One form of the kernels. `needs`: features by the Linux kernel's names; `flags`: what the compiler is told.
 
     `common`: sources it shares with other forms. `remark`: what people should know of it, or empty.
+    `types`: of the weights.
     """
 
     name: str
@@ -57,6 +58,7 @@ class InstructionSet:
     flags: tuple[str, ...]
     common: tuple[str, ...] = _COMMON
     remark: str = ""
+    types: tuple[str, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -64,7 +66,7 @@ _AVX2_SOURCES = ("q4_0_avx2.c", "unpacked_avx2.c", "k_avx2.c")
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 _DOTPROD = frozenset({"asimd", "asimddp", "atomics"})  # the last: what compilers make of armv8.2-a may need it
 _IN_ORDER = "-fno-schedule-insns"  # else GCC loads early what then lacks registers, a sixth more instructions
-_UNMEASURED = "fewer instructions, unmeasured on hardware"
+_UNMEASURED, _ARM_TYPES = "fewer instructions, unmeasured on hardware", ("Q4_0",)
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 SETS = (
     InstructionSet(
@@ -79,10 +81,11 @@ SETS = (
 ARM_SETS = (
     InstructionSet(
         "i8mm", ("q4_0_arm.c",), _DOTPROD | {"i8mm"}, ("-march=armv8.2-a+dotprod+i8mm", _IN_ORDER), _ARM_COMMON,
-        _UNMEASURED,
+        _UNMEASURED, _ARM_TYPES,
     ),
     InstructionSet(
-        "dotprod", ("q4_0_arm.c",), _DOTPROD, ("-march=armv8.2-a+dotprod", _IN_ORDER), _ARM_COMMON, _UNMEASURED
+        "dotprod", ("q4_0_arm.c",), _DOTPROD, ("-march=armv8.2-a+dotprod", _IN_ORDER), _ARM_COMMON, _UNMEASURED,
+        _ARM_TYPES,
     ),
 )  # fmt: skip
 """For 64-bit Arm, fastest first; docs/cheap-rows-arm.md says why they come with a remark."""
@@ -119,6 +122,14 @@ def set_for(features: frozenset[str] | None) -> InstructionSet:
 def remark_on(instruction_set: str) -> str:
     """What people should know of these kernels, with a comma before it; empty where there is nothing."""
     return next((f", {form.remark}" for form in (*SETS, *ARM_SETS) if form.name == instruction_set and form.remark), "")
+
+
+def types_for(features: frozenset[str] | None) -> tuple[str, ...]:
+    """Types of weights that there are kernels for on a processor with these features."""
+    try:
+        return set_for(features).types
+    except DeviceError:
+        return ()
 
 
 def library_folder() -> Path:
@@ -168,7 +179,7 @@ def find_built(features: frozenset[str] | None) -> Built:
 
 
 def build(features: frozenset[str] | None) -> Built:
-    """Compile and try the kernels, and keep them with the outcome; what is there and unchanged is only tried again.
+    """Compile and try the kernels, and keep them with the outcome, in place of what was there.
 
     Raises:
         DeviceError: no kernels for this machine, no compiler, or it fails; nothing is kept then.

@@ -16,8 +16,7 @@
 
 enum {
     ROWS_AT_ONCE = 8, /* of Q4_K: more come again for the same columns, which are in a near cache by then */
-    WEIGHT_ROWS = 4,  /* of Q6_K that share a block of activations while it is in the nearest cache */
-    PREFETCH_BLOCKS = 3
+    WEIGHT_ROWS = 4   /* of Q6_K that share a block of activations while it is in the nearest cache */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -77,6 +76,9 @@ INLINE __m512i broadcast(const void *from) {
 INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const block_q4_k_8 *w1, const k_rows *x, int first,
                     float *out, size_t stride, bool both) {
     const __m512i nibble = _mm512_set1_epi8(0x0F);
+    /* What the next columns need is fetched to the second cache: there are more requests on their way than the first one
+     * keeps count of. */
+    const size_t tile_bytes = 2 * (size_t)n_blocks * sizeof *w0;
     __m512 acc[ROWS_AT_ONCE], rest[ROWS_AT_ONCE];
     for (int r = 0; r < R; r++) acc[r] = rest[r] = _mm512_setzero_ps();
     for (int b = 0; b < n_blocks; b++) {
@@ -86,15 +88,17 @@ INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const blo
         const float *d = x->d + at;
         _Alignas(64) uint8_t scales[2 * 8 * 16];
         read_scales(w0 + b, w1 + b, scales);
+        for (int line = 0; line < 2; line++) { /* scales; the values follow below */
+            _mm_prefetch((const char *)(w0 + b) + 64 * line + tile_bytes, _MM_HINT_T1);
+            _mm_prefetch((const char *)(w1 + b) + 64 * line + tile_bytes, _MM_HINT_T1);
+        }
         __m512i sum[ROWS_AT_ONCE];
         for (int r = 0; r < R; r++) sum[r] = _mm512_setzero_si512();
         for (int p = 0; p < 4; p++) { /* 64 weights */
             const uint8_t *a = w0[b].qs + 256 * p, *c = w1[b].qs + 256 * p;
-            /* After the end of these columns the next ones follow those of w1. */
-            const size_t ahead = (size_t)(b + PREFETCH_BLOCKS < n_blocks ? PREFETCH_BLOCKS : PREFETCH_BLOCKS + n_blocks);
-            for (int line = 0; line < 5; line++) {
-                _mm_prefetch((const char *)a + ahead * sizeof *w0 + 64 * line, _MM_HINT_T0);
-                _mm_prefetch((const char *)c + ahead * sizeof *w1 + 64 * line, _MM_HINT_T0);
+            for (int line = 0; line < 4; line++) {
+                _mm_prefetch((const char *)(a + 64 * line) + tile_bytes, _MM_HINT_T1);
+                _mm_prefetch((const char *)(c + 64 * line) + tile_bytes, _MM_HINT_T1);
             }
             __m512i packed[8]; /* bytes 4i..4i+3 of each column */
 #pragma GCC unroll 4
@@ -142,9 +146,9 @@ INLINE void q4_tile(const int R, int n_blocks, const block_q4_k_8 *w0, const blo
     }
     const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     for (int r = 0; r < R; r++, out += stride) {
-        const __m512 sixteen = _mm512_permutexvar_ps(order, _mm512_sub_ps(acc[r], rest[r]));
-        if (both) _mm512_storeu_ps(out, sixteen);
-        else _mm256_storeu_ps(out, _mm512_castps512_ps256(sixteen));
+        const __m512 result = _mm512_permutexvar_ps(order, _mm512_sub_ps(acc[r], rest[r]));
+        if (both) _mm512_storeu_ps(out, result);
+        else _mm256_storeu_ps(out, _mm512_castps512_ps256(result));
     }
 }
 

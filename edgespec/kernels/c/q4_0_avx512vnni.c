@@ -6,22 +6,22 @@
 #include "rows.h"
 
 enum {
-    PREFETCH_BLOCKS = 24, /* ahead of the one in use: the time to memory is a few hundred cycles */
-    ROWS_IN_TURN = 8      /* whose sums are independent: the instruction takes four cycles, and one starts in each */
+    ROWS_IN_TURN = 8 /* whose sums are independent: the instruction takes four cycles, and one starts in each */
 };
 
 static inline __attribute__((always_inline)) void tile(const int R, int n_blocks, const weights_8 *w0,
                                                        const weights_8 *w1, const row_block *x, float *s, size_t bs,
                                                        bool both) {
     const __m512i nibble = _mm512_set1_epi8(0x0F), eight = _mm512_set1_epi8((char)0x88);
+    /* What the next columns need is fetched to the second cache: there are more requests on their way than the first one
+     * keeps count of. */
+    const size_t tile_bytes = 2 * (size_t)n_blocks * sizeof *w0;
     __m512 acc[MAX_ROWS];
     for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
     for (int b = 0; b < n_blocks; b++, x += R) {
-        /* After the end of these columns the next ones follow those of w1. */
-        const int ahead = b + PREFETCH_BLOCKS + (b + PREFETCH_BLOCKS < n_blocks ? 0 : n_blocks);
         for (int line = 0; line < 3; line++) {
-            _mm_prefetch((const char *)(w0 + ahead) + 64 * line, _MM_HINT_T0);
-            _mm_prefetch((const char *)(w1 + ahead) + 64 * line, _MM_HINT_T0);
+            _mm_prefetch((const char *)(w0 + b) + 64 * line + tile_bytes, _MM_HINT_T1);
+            _mm_prefetch((const char *)(w1 + b) + 64 * line + tile_bytes, _MM_HINT_T1);
         }
         const __m512i a0 = _mm512_loadu_si512(w0[b].qs), a1 = _mm512_loadu_si512(w0[b].qs + 64);
         const __m512i c0 = _mm512_loadu_si512(w1[b].qs), c1 = _mm512_loadu_si512(w1[b].qs + 64);

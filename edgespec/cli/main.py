@@ -26,6 +26,7 @@ from edgespec.errors import EdgespecError
 COMMANDS = {
     "chat": ("edgespec.cli.chat", "chat", "Talk with a model."),
     "run": ("edgespec.cli.run", "run", "Answer one prompt: from -p, a file, or a pipe."),
+    "serve": ("edgespec.cli.serve", "serve", "Serve a model on this machine with OpenAI's API."),
     "bench": ("edgespec.cli.bench", "bench", "Measure what drafting gains on this machine."),
     "simulate": ("edgespec.cli.simulate", "simulate", "Try drafting, heat and other programs on a simulated device."),
     "certify": ("edgespec.cli.certify", "certify", "Find out which ways of drafting keep the text exactly."),

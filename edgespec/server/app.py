@@ -46,6 +46,7 @@ class App:
         """`created` is when the server started, in seconds since 1970."""
         self._service, self._defaults, self._patience, self._created = service, defaults, patience, created
         self._engine = service.engine
+        self._n_ctx = service.engine.n_ctx // service.n_places
         self._exposition = Exposition(service)
 
     def routes(self) -> list[Route]:
@@ -92,22 +93,24 @@ class App:
         return {
             "id": self._defaults.names[0], "object": "model", "created": self._created, "owned_by": "edgespec",
             "aliases": list(self._defaults.names[1:]),
-            "meta": {"n_ctx": engine.n_ctx, "n_vocab": engine.target.n_vocab},
+            "meta": {"n_ctx": self._n_ctx, "n_vocab": engine.target.n_vocab},
             "speculative": self._speculative(),
         }  # fmt: skip
 
     def _speculative(self) -> dict[str, Any]:
         """What drafts, how much at most, and why not if not: as the last answer found it, else as configured."""
-        config, can, last = self._engine.config, self._engine.target.capabilities, self._service.tally.last
-        kind = self._engine.tuned.drafter or config.drafter if config.drafter == "auto" else config.drafter
+        engine, last = self._engine, self._service.tally.last
+        config, can = engine.config, engine.target.capabilities
+        kind = engine.tuned.drafter or config.drafter if config.drafter == "auto" else config.drafter
         reason = None
         if kind == "none" or config.max_draft == 0:
             kind, reason = "none", "drafting was not asked for"
         elif can.max_rollback == 0:
             kind, reason = "none", can.off_reason or "no partial rollback"
-        found = {"type": kind, "n_max": config.max_draft, "off_reason": reason, "notes": list(self._engine.notes)}
+        found: dict[str, Any] = {"type": kind, "n_max": config.max_draft, "off_reason": reason}
+        found["notes"] = list(engine.notes)
         if last is not None:
-            found["last"] = {"drafter": last.report.drafter, "off_reason": last.report.drafter_off_reason}
+            found["last"] = {"drafter": last.drafter, "off_reason": last.drafter_off_reason}
         return found
 
     async def _health(self, _: Request) -> Response:
@@ -124,7 +127,7 @@ class App:
                 "build_info": f"edgespec {__version__}",
                 "total_slots": self._service.n_places,
                 "queue": self._service.n_queue,
-                "n_ctx": engine.n_ctx,
+                "n_ctx": self._n_ctx,
                 "chat_template": engine.template_name,
                 "default_generation_settings": {
                     **sampling, "max_tokens": engine.config.max_tokens or schema.ANSWER_TOKENS,

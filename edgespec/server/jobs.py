@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from edgespec.answer import Stream, play_together
-from edgespec.interfaces import Chunk, Limits, Result, Sampling
+from edgespec.interfaces import Chunk, Limits, Report, Result, Sampling
 from edgespec.server.errors import RequestError, from_engine, unavailable
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Tally:
     saved_s: float = 0.0
     """By the ledger; negative where drafting lost."""
     team_changes: int = 0
-    last: Result | None = None
+    last: Report | None = None
+    """Of the last answer; nothing of what was said is kept."""
 
     def add(self, result: Result) -> None:
         """Count an answer."""
@@ -106,7 +107,7 @@ class Tally:
             self.accepted_by_position[position] += n
         for width, n in report.widths.items():
             self.widths[width] = self.widths.get(width, 0) + n
-        self.last = result
+        self.last = report
 
 
 class Service:

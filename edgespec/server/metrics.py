@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from edgespec.server.jobs import Service
 
@@ -25,7 +26,7 @@ _HEAT = {
 """Of `Report.heat`: name and help."""
 
 
-class Exposition:
+class Exposition(Collector):
     """Reads a service whenever it is asked."""
 
     def __init__(self, service: Service) -> None:
@@ -82,8 +83,8 @@ class Exposition:
         yield GaugeMetricFamily("edgespec_ledger_saved_seconds", ledger, value=tally.saved_s)
         yield GaugeMetricFamily("edgespec_requests_processing", "Answers in the making.", value=service.n_playing)
         yield GaugeMetricFamily("edgespec_requests_deferred", "Answers in the queue.", value=service.n_waiting)
-        if tally.last is not None and tally.last.report.threads is not None:
-            threads = tally.last.report.threads
+        threads = tally.last.threads if tally.last is not None else None
+        if threads is not None:
             yield GaugeMetricFamily("edgespec_threads", "Threads of a single row, at last.", value=threads)
         heat = self._service.engine.machine.heat()
         for key, (name, text) in _HEAT.items():

@@ -41,11 +41,19 @@ def bind(host: str, port: int) -> socket.socket:
         ConfigError: the address cannot be listened on.
     """
     family, address = _addresses(host)[0]
+    # The protocol is named because asyncio looks at it: else it would leave Nagle's algorithm on, and each piece of a
+    # stream would wait up to 40 ms for the client's acknowledgement of the one before.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or error
         raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --host or --port") from None
+    return sock
 
 
 def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:

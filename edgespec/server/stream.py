@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -103,7 +103,7 @@ class Answer:
                 results[index] = event
         return self._frame.whole(shapers, [results[i] for i in range(len(shapers))])
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self) -> AsyncGenerator[bytes, None]:
         frame, shapers, results = self._frame, self._frame.shapers(self._service), dict[int, Result]()
         told = [False] * len(self._jobs)
         while len(results) < len(self._jobs):

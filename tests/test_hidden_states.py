@@ -247,4 +247,4 @@ def test_a_dear_drafter_that_is_never_right_is_hardly_asked(share: float) -> Non
     generation = play(target, drafter, clock, controller, n)
     assert generation.tokens == script[3 : n + 3]
     assert clock.now_s / step_s <= n * 1.01 + 2.8 + share
-    assert drafter.n_calls >= 3
+    assert drafter.n_calls >= (3 if share < 1 else 1)

@@ -142,6 +142,7 @@ def test_without_a_vocabulary_ids_are_the_targets_and_padding_is_unknown(tmp_pat
     folder = maker.write(tmp_path / "p", maker.counting(n_window=3), n_tokens=3, n_vocab=20)
     drafter = OnnxDrafter(loaded=onnx.load(folder))
     assert drafter.propose([1, 2, 3], 9).tokens == (4, 5, 6, 7)
+    assert drafter.propose([9] * 600 + [3], 9).tokens == (4, 5, 6, 7)  # its window slides
     assert drafter.propose([1, 2, 25], 9).tokens == ()
 
 
@@ -256,6 +257,33 @@ def test_onnxruntime_starts_no_threads_and_is_quiet_on_a_narrow_cpuset(tmp_path:
     code = _ALONE.format(tests=str(Path(__file__).parent), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+_CPU_TIME = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import numpy as np
+from edgespec.draft import numpy_eval, onnx
+from pathlib import Path
+runner = onnx.load(Path({folder!r}), engine="numpy").runner
+feeds = {{"hidden": np.ones((1, 512), np.float32), "tokens": np.array([[1]])}}
+before = numpy_eval._threads and numpy_eval._threads[0]()
+mine, all_threads = time.thread_time(), time.process_time()
+for _ in range(40):
+    runner.run(feeds)
+mine, all_threads = time.thread_time() - mine, time.process_time() - all_threads
+assert before == (numpy_eval._threads and numpy_eval._threads[0]())
+print(all_threads <= 1.2 * mine + 0.02)
+"""
+
+
+def test_numpy_computes_on_the_calling_thread_alone_and_leaves_its_threads_as_they_were(tmp_path: Path) -> None:
+    """A second one would spin beside the target's team: processor time is the calling thread's, or nearly."""
+    graph = maker.next_hidden(512, 1024, 256)
+    folder = maker.write(tmp_path / "p", graph, kind="hidden", n_hidden=512, n_vocab=1025)
+    code = _CPU_TIME.format(tests=str(Path(__file__).parent), folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_a_package_is_loaded_once_while_somebody_has_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kernels_tools import FORMS, changed_sources, compiled, needs_kernels
 
 from edgespec.kernels import compiled as building
 from edgespec.kernels.load import declare, text_of
-from edgespec.kernels.operations import Q4_1, Q4_K, Q6_K, Q8_0
+from edgespec.kernels.operations import Q4_1, Q4_K, Q5_0, Q6_K, Q8_0
 from edgespec.target import lib
 
 pytestmark = needs_kernels
@@ -134,7 +134,7 @@ def test_whole_products_on_any_number_of_threads(
 
 
 @given(
-    kind=st.sampled_from([Q4_1, Q8_0]),
+    kind=st.sampled_from([Q4_1, Q5_0, Q8_0]),
     n_rows=st.one_of(st.integers(1, 19), st.integers(20, 70)),
     n_columns=st.integers(1, 80).map(lambda n: 4 * n),
     n=st.integers(1, 9).map(lambda n: 32 * n),
@@ -215,11 +215,13 @@ int main(void) {
         for (int n_blocks = 1; n_blocks <= 20; n_blocks += 6) {
             const size_t n = TILE_WEIGHTS * (size_t)n_blocks, m = n_rows * (size_t)n_blocks;
             char *four = filled(n * sizeof(block_q4_1)), *eight = filled(n * sizeof(block_q8_0));
+            char *five = filled(n * sizeof(block_q5_0));
             char *with = filled(m * sizeof(block_q8_1)), *without = filled(m * sizeof(block_q8_0));
             float *s = malloc(sizeof *s * TILE_WEIGHTS * n_rows);
             edgespec_q4_1_tile(n_blocks, four, n_blocks * sizeof(block_q4_1), with, n_rows, s + OVER, TILE_WEIGHTS);
+            edgespec_q5_0_tile(n_blocks, five, n_blocks * sizeof(block_q5_0), without, n_rows, s, TILE_WEIGHTS);
             edgespec_q8_0_tile(n_blocks, eight, n_blocks * sizeof(block_q8_0), without, n_rows, s, TILE_WEIGHTS);
-            free(four); free(eight); free(with); free(without); free(s);
+            free(four); free(five); free(eight); free(with); free(without); free(s);
         }
     for (int n_rows = 1; n_rows <= K_ROWS; n_rows++)
         for (int n_w = 1; n_w <= 3; n_w++)

@@ -58,7 +58,7 @@ class InstructionSet:
     flags: tuple[str, ...]
     common: tuple[str, ...] = _COMMON
     remark: str = ""
-    types: tuple[str, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+    types: tuple[str, ...] = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})

@@ -12,9 +12,12 @@ from random import Random
 from typing import Any
 
 _F32 = 0
-_BLOCKS = {2: (32, 1, 16, 0), 3: (32, 2, 16, 0), 8: (32, 1, 32, 0), 12: (256, 2, 140, 0), 14: (256, 0, 208, 1)}
+_BLOCKS = {
+    2: (32, 1, 16, 0), 3: (32, 2, 16, 0), 6: (32, 1, 20, 0), 8: (32, 1, 32, 0), 12: (256, 2, 140, 0),
+    14: (256, 0, 208, 1),
+}  # fmt: skip
 """By type of weights: values of a block; scales in half precision, the bytes that follow them, scales after these."""
-Q4_0, Q4_1, Q8_0, Q4_K, Q6_K = _BLOCKS
+Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K = _BLOCKS
 REPACKED = frozenset({Q4_0, Q4_K})
 """Types that ggml lays out anew on x86."""
 _MEMORY = 1 << 22  # of tensors' descriptions, not of their data

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from edgespec.kernels.load import declare, text_of, version_problem
-from edgespec.kernels.operations import Q4_0, Q4_1, Q4_K, Q6_K, Q8_0, Ggml, block_size, differing_rows
+from edgespec.kernels.operations import Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0, Ggml, block_size, differing_rows
 
 _N_CASES = 3000
 _SEED = 20
@@ -31,7 +31,7 @@ def trial(library: Path, folder: Path) -> str | None:
     random = Random(_SEED)
     for n_rows in range(1, 20):
         for n_blocks, n_columns, n_threads in ((3, 40, 1), (8, 200, 2), (2, 328, 3)):
-            for kind in filter(lambda kind: takes(kind, 2), (Q4_0, Q4_1, Q8_0, Q4_K, Q6_K)):
+            for kind in filter(lambda kind: takes(kind, 2), (Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K)):
                 n, before = n_blocks * block_size(kind), kernels.edgespec_n_shares()
                 wrong = differing_rows(ggml, random, n, n_columns, n_rows, n_threads, kind)
                 where = f"in a product of {n} by {n_columns} of type {kind} on {n_threads} threads"

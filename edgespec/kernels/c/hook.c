@@ -203,7 +203,7 @@ EXPORTED const char *edgespec_arm(bool on) {
 /* Whether products of weights of this type with so many rows are computed here; others are ggml's. */
 EXPORTED int edgespec_takes(int type, int n_rows) {
     const bool in_256 = type == 12 || type == 14; /* Q4_K, Q6_K */
-    return n_rows >= 2 && (in_256 ? n_rows <= 16 : type == 2 || type == 3 || type == 8);
+    return n_rows >= 2 && (in_256 ? n_rows <= 16 : type == 2 || type == 3 || type == 6 || type == 8);
 }
 
 /* Shares of columns computed here so far, by all threads. */

@@ -64,10 +64,23 @@ static void fill_blocks(char *to, int n_blocks, int kind, int n_scales, int n_by
     }
 }
 
-static const char *compare_unpacked(bool q4_1, one_product *stock, int i, char *text, size_t n_text) {
+/* A type of plain weights: scales and bytes of a block. */
+typedef struct {
+    const char *name, *stock;
+    edgespec_tile *tile;
+    int n_scales, weight_bytes;
+} form;
+static const form forms[] = {
+    {"Q4_1", "ggml_vec_dot_q4_1_q8_1", edgespec_q4_1_tile, 2, sizeof(block_q4_1)},
+    {"Q5_0", "ggml_vec_dot_q5_0_q8_0", edgespec_q5_0_tile, 1, sizeof(block_q5_0)},
+    {"Q8_0", "ggml_vec_dot_q8_0_q8_0", edgespec_q8_0_tile, 1, sizeof(block_q8_0)},
+};
+enum { N_FORMS = sizeof forms / sizeof *forms };
+
+static const char *compare_unpacked(const form *form, one_product *stock, int i, char *text, size_t n_text) {
     const int kind = i % 3, n_rows = 1 + i % TILE_ROWS, n_blocks = 1 + (int)draw(MOST_BLOCKS);
-    const int n_scales = q4_1 ? 2 : 1, weight_bytes = q4_1 ? sizeof(block_q4_1) : sizeof(block_q8_0);
-    const int bytes = q4_1 ? sizeof(block_q8_1) : sizeof(block_q8_0), weights = n_blocks * weight_bytes;
+    const int n_scales = form->n_scales, weight_bytes = form->weight_bytes, weights = n_blocks * weight_bytes;
+    const int bytes = n_scales == 2 ? sizeof(block_q8_1) : sizeof(block_q8_0);
     plain p;
     fill_blocks(p.weights, TILE_WEIGHTS * n_blocks, kind, n_scales, weight_bytes - 2 * n_scales, false);
     fill_blocks(p.rows, n_rows * n_blocks, kind, n_scales, BLOCK, true);
@@ -82,7 +95,7 @@ static const char *compare_unpacked(bool q4_1, one_product *stock, int i, char *
     float ours[N_OUT], theirs[N_OUT];
     wipe(ours, N_OUT);
     wipe(theirs, N_OUT);
-    (q4_1 ? edgespec_q4_1_tile : edgespec_q8_0_tile)(n_blocks, p.weights, (size_t)weights, p.x, n_rows, ours, STRIDE);
+    form->tile(n_blocks, p.weights, (size_t)weights, p.x, n_rows, ours, STRIDE);
     for (int r = 0; r < n_rows; r++) {
         for (int w = 0; w < TILE_WEIGHTS; w++) {
             const char *row = p.rows + r * n_blocks * bytes;
@@ -92,13 +105,13 @@ static const char *compare_unpacked(bool q4_1, one_product *stock, int i, char *
     const int at = difference(ours, theirs, N_OUT);
     if (at < 0) return NULL;
     snprintf(text, n_text, "case %d of %s, %d rows, %d blocks: row %d, weights %d give %a, ggml %a", i,
-             q4_1 ? "Q4_1" : "Q8_0", n_rows, n_blocks, at / STRIDE, at % STRIDE, ours[at], theirs[at]);
+             form->name, n_rows, n_blocks, at / STRIDE, at % STRIDE, ours[at], theirs[at]);
     return text;
 }
 
 EXPORTED const char *edgespec_self_test(uint64_t seed, int n_cases) {
     static _Thread_local char text[200];
-    one_product *q4_1, *q8_0;
+    one_product *one[N_FORMS];
     product *gemv, *gemm, *generic;
     void (*prepare)(void); /* fills ggml's tables of half precision numbers, once a process */
     if (!edgespec_has_ggml()) return "ggml has no such functions";
@@ -106,9 +119,11 @@ EXPORTED const char *edgespec_self_test(uint64_t seed, int n_cases) {
     edgespec_find(&gemm, "ggml_gemm_q4_0_8x8_q8_0");
     edgespec_find(&generic, "ggml_gemv_q4_0_8x8_q8_0_generic");
     edgespec_find(&prepare, "ggml_cpu_init");
-    edgespec_find(&q4_1, "ggml_vec_dot_q4_1_q8_1");
-    edgespec_find(&q8_0, "ggml_vec_dot_q8_0_q8_0");
-    if (generic == NULL || prepare == NULL || q4_1 == NULL || q8_0 == NULL) return "ggml has nothing to compare with";
+    if (generic == NULL || prepare == NULL) return "ggml has nothing to compare with";
+    for (int f = 0; f < N_FORMS; f++) {
+        edgespec_find(&one[f], forms[f].stock);
+        if (one[f] == NULL) return "ggml has nothing to compare with";
+    }
     prepare();
     problem *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     if (p == NULL) return "no memory for the self-test";
@@ -139,7 +154,7 @@ EXPORTED const char *edgespec_self_test(uint64_t seed, int n_cases) {
     }
     free(p);
     for (int i = 0; i < n_cases && found == NULL; i++) {
-        found = compare_unpacked(i % 2, i % 2 ? q4_1 : q8_0, i / 2, text, sizeof text);
+        found = compare_unpacked(forms + i % N_FORMS, one[i % N_FORMS], i / N_FORMS, text, sizeof text);
     }
     return found != NULL ? found : edgespec_self_test_k(seed, n_cases, text, sizeof text);
 }

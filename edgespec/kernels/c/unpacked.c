@@ -12,7 +12,7 @@
 #include "shares.h"
 
 /* The weights of a chunk are read once for each tile of rows, so they should stay in a near cache. */
-enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q8_0 = 8, MOST_CHUNK = 64 };
+enum { TYPE_F32 = 0, TYPE_Q4_1 = 3, TYPE_Q5_0 = 6, TYPE_Q8_0 = 8, MOST_CHUNK = 64 };
 
 typedef void quantiser(const float *from, void *to, int64_t n);
 
@@ -33,6 +33,7 @@ static size_t block_bytes(const struct params *params, const struct tensor *op) 
     const struct tensor *w = op->src[0], *x = op->src[1];
     size_t bytes;
     if (w->type == TYPE_Q4_1 && w->nb[0] == sizeof(block_q4_1)) bytes = sizeof(block_q8_1);
+    else if (w->type == TYPE_Q5_0 && w->nb[0] == sizeof(block_q5_0)) bytes = sizeof(block_q8_0);
     else if (w->type == TYPE_Q8_0 && w->nb[0] == sizeof(block_q8_0)) bytes = sizeof(block_q8_0);
     else return 0;
     const bool matrices = w->ne[2] == 1 && w->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1;
@@ -78,7 +79,9 @@ typedef struct {
 static void compute(const struct tensor *op, const void *rows, int64_t begin, int64_t end) {
     const struct tensor *w = op->src[0];
     const activations *x = rows;
-    edgespec_tile *tile = w->type == TYPE_Q4_1 ? edgespec_q4_1_tile : edgespec_q8_0_tile;
+    edgespec_tile *tile = edgespec_q8_0_tile;
+    if (w->type == TYPE_Q4_1) tile = edgespec_q4_1_tile;
+    if (w->type == TYPE_Q5_0) tile = edgespec_q5_0_tile;
     const int64_t n_rows = op->ne[1], n_blocks = w->ne[0] / PLAIN_BLOCK;
     const size_t stride = op->nb[1] / sizeof(float);
     for (int64_t first = 0; first < n_rows; first += TILE_ROWS) {

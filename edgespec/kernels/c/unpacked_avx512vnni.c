@@ -1,11 +1,12 @@
-/* Q4_1 and Q8_0 weights in ggml's plain layouts with AVX-512 VNNI: 4 weight rows and up to 8 rows at a time.
+/* Q4_1, Q5_0 and Q8_0 weights in ggml's plain layouts with AVX-512 VNNI: 4 weight rows and up to 8 rows at a time.
  *
  * A block of weights is unpacked once for those rows; each half of a register belongs to one row, so that two rows share
  * an instruction. An output is summed up in the eight lanes, and in the order, of ggml's AVX2 function for one row: an
  * exact integer sum of four products a lane, converted, times the rounded product of both scales, added with one
  * rounding; at the end the lanes, and then what the sums give.
  *
- * Source: ggml-cpu/arch/x86/quants.c of ggml 0.25.3: ggml_vec_dot_q4_1_q8_1, ggml_vec_dot_q8_0_q8_0. */
+ * Source: ggml-cpu/arch/x86/quants.c of ggml 0.25.3: ggml_vec_dot_q4_1_q8_1, ggml_vec_dot_q5_0_q8_0,
+ * ggml_vec_dot_q8_0_q8_0. */
 #include "unpacked.h"
 
 #include <immintrin.h>
@@ -25,10 +26,17 @@ INLINE __m512i two_rows(const char *x, bool both) {
     return _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)x));
 }
 
-INLINE __m512i nibbles(const uint8_t *qs) {
+INLINE __m256i nibbles(const uint8_t *qs) {
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)qs);
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_srli_epi16(low, 4), 1);
-    return _mm512_broadcast_i64x4(_mm256_and_si256(both, _mm256_set1_epi8(15)));
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+
+/* Weights of -16..15: where bit 4 is not set, 16 is taken off by setting all higher bits. */
+INLINE __m256i five_bits(const block_q5_0 *block) {
+    uint32_t bits;
+    memcpy(&bits, block->qh, 4);
+    return _mm256_or_si256(nibbles(block->qs), _mm256_maskz_set1_epi8(~bits, (char)0xF0));
 }
 
 INLINE __m128 halves(const void *from, size_t bytes) {
@@ -37,8 +45,9 @@ INLINE __m128 halves(const void *from, size_t bytes) {
     return _mm_cvtph_ps(_mm_cvtsi32_si128(raw));
 }
 
-INLINE void tile(const bool q4_1, const int n_pairs, int n_blocks, const char *weights, size_t bytes, const char *x,
+INLINE void tile(const int type, const int n_pairs, int n_blocks, const char *weights, size_t bytes, const char *x,
                  int n_rows, float *out, size_t stride) {
+    const bool q4_1 = type == Q4_1;
     const __m512i first_two = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     const __mmask8 rows = (__mmask8)((1u << n_rows) - 1);
     const size_t step = (size_t)n_rows * (q4_1 ? sizeof(block_q8_1) : sizeof(block_q8_0));
@@ -69,11 +78,17 @@ INLINE void tile(const bool q4_1, const int n_pairs, int n_blocks, const char *w
                 const __m128 dm = halves(block, 4);
                 dw = _mm512_broadcastss_ps(dm);
                 sums[w] = _mm256_fmadd_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(dm)), sx, sums[w]);
-                values = nibbles(block->qs);
+                values = _mm512_broadcast_i64x4(nibbles(block->qs));
             } else {
-                const block_q8_0 *block = (const block_q8_0 *)(const void *)(weights + (size_t)w * bytes) + b;
-                dw = _mm512_broadcastss_ps(halves(block, 2));
-                values = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)block->qs));
+                if (type == Q5_0) {
+                    const block_q5_0 *block = (const block_q5_0 *)(const void *)(weights + (size_t)w * bytes) + b;
+                    dw = _mm512_broadcastss_ps(halves(block, 2));
+                    values = _mm512_broadcast_i64x4(five_bits(block));
+                } else {
+                    const block_q8_0 *block = (const block_q8_0 *)(const void *)(weights + (size_t)w * bytes) + b;
+                    dw = _mm512_broadcastss_ps(halves(block, 2));
+                    values = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)block->qs));
+                }
                 negative = _mm512_movepi8_mask(values); /* vpdpbusd wants one factor without a sign */
                 values = _mm512_abs_epi8(values);
             }
@@ -97,16 +112,17 @@ INLINE void tile(const bool q4_1, const int n_pairs, int n_blocks, const char *w
     }
 }
 
-#define TILES(name, q4_1)                                                                                             \
+#define TILES(name, type)                                                                                             \
     void edgespec_##name##_tile(int n_blocks, const char *weights, size_t bytes, const char *x, int n_rows,           \
                                 float *out, size_t stride) {                                                          \
         switch ((n_rows + 1) / 2) {                                                                                   \
-        case 1: tile(q4_1, 1, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
-        case 2: tile(q4_1, 2, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
-        case 3: tile(q4_1, 3, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
-        default: tile(q4_1, 4, n_blocks, weights, bytes, x, n_rows, out, stride);                                     \
+        case 1: tile(type, 1, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
+        case 2: tile(type, 2, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
+        case 3: tile(type, 3, n_blocks, weights, bytes, x, n_rows, out, stride); break;                               \
+        default: tile(type, 4, n_blocks, weights, bytes, x, n_rows, out, stride);                                     \
         }                                                                                                             \
     }
 
-TILES(q4_1, true)
-TILES(q8_0, false)
+TILES(q4_1, Q4_1)
+TILES(q5_0, Q5_0)
+TILES(q8_0, Q8_0)

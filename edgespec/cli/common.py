@@ -120,7 +120,7 @@ Exact = Annotated[
 ]
 Kernels = Annotated[
     str | None,
-    _option("--kernels", metavar="auto|off", text="off: without edgespec's kernels for cheap drafts; same text."),
+    _option("--kernels", metavar="auto|off", text="off: ggml's own kernels in place of edgespec's for cheap drafts."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
 

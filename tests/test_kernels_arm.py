@@ -104,6 +104,7 @@ def test_passes_are_taken_where_they_save_a_fifth_of_the_instructions(emulated: 
     assert {2, 3, 6, 7, 10, 11, 14, 15} <= set(worth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emulated", [A76], indirect=True, ids=["cortex-a76"])
 def test_a_byte_beyond_exactly_sized_buffers_would_be_seen(
     emulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,9 +123,10 @@ def test_without_dot_products_every_row_costs_the_same(emulated: Any) -> None:
     assert all(abs(count.n_stock / (count.n_rows * counts[0].n_stock) - 1) < 0.01 for count in counts)
 
 
+@pytest.mark.slow
 @WITH_KERNELS
 def test_random_and_extreme_cases(emulated: Any) -> None:
-    assert self_test(emulated, 2000) == "None"
+    assert self_test(emulated, 500) == "None"
 
 
 @pytest.mark.slow
@@ -133,16 +135,18 @@ def test_random_and_extreme_cases(emulated: Any) -> None:
     [
         pytest.param(
             A76,
-            "vfmaq_f32(acc, vcvtq_n_f32_s32(sum, 4), scale)",
-            "vaddq_f32(acc, vmulq_f32(vcvtq_n_f32_s32(sum, 4), scale))",
+            "vfmaq_f32(acc[r], part[r], scale[r])",
+            "vaddq_f32(acc[r], vmulq_f32(part[r], scale[r]))",
             id="rounded twice",
         ),
-        pytest.param(A76, "q[i], a, 3)", "q[i], a, 2)", id="the third row instead of the fourth"),
-        pytest.param(A76, "q[4 * h + 3], a, 3)", "q[4 * h + 2], a, 3)", id="other weights in a single row"),
+        pytest.param(A76, "sum[3], w, a, 3)", "sum[3], w, a, 2)", id="the third row instead of the fourth"),
+        pytest.param(A76, "w, single[r], lane)", "q[4 * h], single[r], lane)", id="other weights in a single row"),
         pytest.param(A76, "i < n_w; i++", "i <= n_w; i++", id="columns beyond the last"),
-        pytest.param(A76, "vshlq_n_s8(both, 4)", "vandq_s8(both, vdupq_n_s8(15))", id="low weights without a sign"),
+        pytest.param(A76, "vshlq_n_s8(q[i + 4], 4)", "vshlq_n_s8(q[i + 4], 3)", id="low weights halved"),
         pytest.param(MAX, "vuzp2q_s64(a, b)", "vuzp1q_s64(a, b)", id="one of two rows twice"),
-        pytest.param(MAX, "vzip2q_s64(a, b)", "vzip2q_s64(b, a)", id="two single rows exchanged"),
+        pytest.param(
+            MAX, "vzip2q_s64(single[0], single[1])", "vzip2q_s64(single[1], single[0])", id="two single rows exchanged"
+        ),
     ],
     indirect=["emulated"],
 )

@@ -49,6 +49,11 @@ class Drafters:
         tools = self._tools.get(session)
         return tools.pins.get(tools.latest) if tools is not None else None
 
+    def prepare(self, wanted: str, usual: str) -> None:
+        """Load what the first answer would wait for, and note why it cannot be used."""
+        if wanted == PACKAGED or (wanted == "auto" and usual == AUTO and self._chosen):
+            self._make(PACKAGED)
+
     def serve(self, session: Session, wanted: str | Drafter, usual: str) -> tuple[Drafting, Drafting | None]:
         """The drafter that was `wanted`, and one for where it has nothing; "auto" stands for the `usual` one."""
         tools = self.tools(session)
@@ -121,8 +126,9 @@ class Drafters:
         if note not in self.notes:
             self.notes.append(note)
 
-    @functools.cached_property
+    @property
     def _chosen(self) -> bool:
+        """Whether a package is in use; looked up at every answer."""
         try:
             return package.in_use() is not None
         except DrafterError as error:

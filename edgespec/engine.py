@@ -69,6 +69,7 @@ class Engine:
             opened.target, opened.sysfs, config, opened.topology, one_thread=one_thread, tuned=opened.tuned
         )
         self._drafters = Drafters(opened.target, self.machine)
+        self._drafters.prepare(config.drafter, self.tuned.drafter or AUTO)
         table, self._prior, note = state.load_state(self._state_file)
         self._cost: CostModel | None = None
         if table is not None:

@@ -98,7 +98,9 @@ Grammar = Annotated[
 Regex = Annotated[
     str | None, _option("--regex", metavar="RE", text="Answer with a text that matches this expression as a whole.")
 ]
-DrafterName = Annotated[str | None, _option("--drafter", metavar="auto|none|ngram", text="What guesses tokens ahead.")]
+DrafterName = Annotated[
+    str | None, _option("--drafter", metavar="auto|none|ngram|onnx", text="What guesses tokens ahead.")
+]
 MaxDraft = Annotated[str | None, _option("--max-draft", metavar="N", text="Most tokens guessed at a time, 0 to 63.")]
 Threads = Annotated[str | None, _option("--threads", metavar="N", text="Threads of the model, or auto.")]
 Policy = Annotated[

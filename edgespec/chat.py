@@ -115,8 +115,12 @@ class Chat:
         limits: Limits | None = None,
         drafter: str | None = None,
         constraint: Constraint | None = None,
+        learn: bool = False,
     ) -> None:
-        """What is not given comes from the engine's configuration; an empty `system` means none."""
+        """What is not given comes from the engine's configuration; an empty `system` means none.
+
+        `learn`: what is said may be kept to draft from it later (see `Engine.stream`).
+        """
         self._engine = engine
         self.system = (engine.config.system if system is None else system) or None
         config = engine.config
@@ -124,6 +128,7 @@ class Chat:
         self.limits = Limits(config.max_tokens, max_draft=config.max_draft) if limits is None else limits
         self.drafter = drafter
         self.constraint = constraint
+        self.learn = learn
         self.last: Result | None = None
         """The result of the last turn that ended without an error."""
         self._exchanges: list[Exchange] = []
@@ -277,7 +282,7 @@ class Chat:
         prompt = self._fit(exchanges, self._session.n_ctx)
         stream = self._engine.stream(
             prompt.ids, sampling, self.limits,
-            drafter=self.drafter, session=self._session, constraint=self.constraint,
+            drafter=self.drafter, session=self._session, constraint=self.constraint, learn=self.learn,
         )  # fmt: skip
         if prompt.first > self._first:
             n = prompt.first - self._first

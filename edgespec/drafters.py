@@ -9,9 +9,9 @@ from edgespec.core.controller import Controller
 from edgespec.core.drafting import Drafting
 from edgespec.core.offers import FittedDrafter, TargetFacts
 from edgespec.core.session import Session
-from edgespec.draft import AUTO, PACKAGED, REGISTRY, package
+from edgespec.draft import AUTO, PACKAGED, REGISTRY, STORED, package, store
 from edgespec.draft.isolated import IsolatedDrafter
-from edgespec.errors import DrafterError
+from edgespec.errors import DrafterError, EdgespecError
 from edgespec.interfaces import Drafter
 from edgespec.machine import DrafterPin, Machine
 from edgespec.target.llama import LlamaTarget
@@ -26,6 +26,8 @@ class Tools:
     controllers: dict[float, Controller] = field(default_factory=dict)
     latest: str = ""
     """The drafter in use."""
+    learned: tuple[int, ...] = ()
+    """The text as it was last taken into the store."""
 
 
 class Drafters:
@@ -36,6 +38,8 @@ class Drafters:
         self._target = target
         self._machine = machine
         self._tools: dict[Session, Tools] = {}
+        self._learner: store.Learner | None = None
+        self._remembered = False
         self._kept: dict[str, Drafter] = {}
         """By name, one that was fitted, so that what they share stays loaded."""
         self._refused: set[str] = set()
@@ -54,20 +58,32 @@ class Drafters:
         if wanted == PACKAGED or (wanted == "auto" and usual == AUTO and self._chosen):
             self._make(PACKAGED)
 
-    def serve(self, session: Session, wanted: str | Drafter, usual: str) -> tuple[Drafting, Drafting | None]:
-        """The drafter that was `wanted`, and one for where it has nothing; "auto" stands for the `usual` one."""
+    def serve(self, session: Session, wanted: str | Drafter, usual: str) -> tuple[Drafting, list[Drafting]]:
+        """The drafter that was `wanted`, and those for where it has nothing; "auto" stands for the `usual` one."""
         tools = self.tools(session)
-        second = None
+        others: list[Drafting | None] = []
         if wanted == "auto":
             wanted = usual
-            second = self._drafting(tools, PACKAGED) if usual == AUTO and self._chosen else None
+            if usual == AUTO:
+                others.append(self._drafting(tools, STORED) if self._remembers() else None)
+                others.append(self._drafting(tools, PACKAGED) if self._chosen else None)
         drafting = self._drafting(tools, wanted)
         if drafting is None:
             wanted = AUTO
             drafting = self._drafting(tools, wanted)
         assert drafting is not None
         tools.latest = self._key(wanted)
-        return drafting, second
+        return drafting, [other for other in others if other is not None]
+
+    def learn(self, session: Session) -> None:
+        """Take what is new in a session's text into the store."""
+        tools, text = self.tools(session), tuple(session.tokens)
+        if self._learner is None:
+            self._learner = store.Learner(self._facts)
+        self._learner.learn(text, tools.learned)
+        tools.learned = text
+        for note in self._learner.notes:
+            self._note(note)
 
     def release(self, session: Session) -> None:
         """Close a session's drafters."""
@@ -80,6 +96,8 @@ class Drafters:
         for session in list(self._tools):
             self.release(session)
         self._kept.clear()
+        if self._learner is not None:
+            self._learner.close()
 
     @staticmethod
     def _key(wanted: str | Drafter) -> str:
@@ -138,6 +156,19 @@ class Drafters:
     @functools.cached_property
     def _facts(self) -> TargetFacts:
         return facts_of(self._target)
+
+    def _remembers(self) -> bool:
+        """Whether there is something in the store of this tokenizer; once there is, its drafter sees to it."""
+        if not self._remembered:
+            try:
+                found = store.open_store(self._facts)
+            except (EdgespecError, OSError) as error:
+                self._note(str(error))
+                return False
+            if found is not None:
+                found.close()
+                self._remembered = True
+        return self._remembered
 
 
 def facts_of(target: LlamaTarget) -> TargetFacts:

@@ -57,6 +57,7 @@ class Engine:
         self._pid = os.getpid()
         self._seats: list[Session | None] = [None] * opened.target.options.n_seq_max
         self._answering: dict[Session, Generation] = {}
+        self._learning: set[Generation] = set()
         self._closed = False
         self._n_calibrations = 0
         self._state_file = state.state_file(
@@ -153,6 +154,7 @@ class Engine:
         drafter: str | Drafter | None = None,
         session: Session | None = None,
         constraint: Constraint | None = None,
+        learn: bool = False,
     ) -> Stream:
         """Begin an answer; iterate over the result for its pieces.
 
@@ -165,6 +167,7 @@ class Engine:
                 forgotten afterwards. An answer that is left before its end should be closed.
             constraint: what the answer must look like; with the drafter "auto", what it leaves no choice about is
                 drafted too.
+            learn: keep the text, prompt included, in the user's data folder, to draft from it in later answers.
 
         Raises:
             ConfigError: an option has no such value, or llama.cpp refuses the grammar.
@@ -185,7 +188,7 @@ class Engine:
             session = session or self.session()
             self._seat(session)
             try:
-                drafting, second, controller = self._drafting(session, drafter, sampling, limits)
+                drafting, others, controller = self._drafting(session, drafter, sampling, limits)
                 before = self._answering.get(session)
                 if before is not None:
                     before.cancel()  # a session tells one text: a new answer ends the one before
@@ -195,13 +198,15 @@ class Engine:
                     forced = Drafting(ForcedDrafter(guide, self.target.piece), self.target.n_vocab)
                 generation = Generation(
                     session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller,
-                    guide, forced, second,
+                    guide, forced, others,
                 )  # fmt: skip
             except BaseException:
                 if owned:
                     self.release(session)
                 raise
             self._answering[session] = generation
+            if learn:
+                self._learning.add(generation)
             return Stream(self, generation, owned)
 
     @cached_property
@@ -263,22 +268,22 @@ class Engine:
 
     def _drafting(
         self, session: Session, drafter: str | Drafter | None, sampling: Sampling, limits: Limits
-    ) -> tuple[Drafting | None, Drafting | None, Controller | None]:
+    ) -> tuple[Drafting | None, Sequence[Drafting], Controller | None]:
         wanted = drafter if drafter is not None else self.config.drafter
         usual = self.tuned.drafter or AUTO
         if isinstance(wanted, str):
             check_drafter(wanted)
         if (usual if wanted == "auto" else wanted) == "none" or limits.max_draft == 0:
-            return None, None, None
-        drafting, second = self._drafters.serve(session, wanted, usual)
+            return None, (), None
+        drafting, others = self._drafters.serve(session, wanted, usual)
         if limits.fixed_draft is not None:
-            return drafting, second, None
+            return drafting, others, None
         cost, tools = self._cost_model(drafting=True), self._drafters.tools(session)
         if sampling.temperature not in tools.controllers:
             acceptance = Acceptance(self._prior, sampling.temperature)
             tools.controllers[sampling.temperature] = Controller(cost, acceptance)
         tools.controllers[sampling.temperature].cost = cost
-        return drafting, second, tools.controllers[sampling.temperature]
+        return drafting, others, tools.controllers[sampling.temperature]
 
     def _cost_model(self, *, drafting: bool) -> CostModel:
         """The cost table; measured where there is none, and again where it was measured on a busy machine.
@@ -324,9 +329,13 @@ class Engine:
         with self._lock:
             result = generation.result()
             self._answering.pop(generation.session, None)
+            learns = generation in self._learning
+            self._learning.discard(generation)
             if self._closed:
                 return result
             report = self._complete(result.report, generation)
+            if learns and result.finish_reason != "cancelled":
+                self._drafters.learn(generation.session)
             if owned:
                 self.release(generation.session)
             if time.perf_counter() - self._saved_at_s > _SAVE_EVERY_S:

@@ -25,7 +25,7 @@ from edgespec.device.monitor import Monitor
 from edgespec.device.placement import placement
 from edgespec.device.sysfs import Sysfs
 from edgespec.device.topology import Topology, read_topology
-from edgespec.draft import AUTO, PACKAGED, REGISTRY
+from edgespec.draft import AUTO, PACKAGED, REGISTRY, STORED
 from edgespec.engine import Engine
 from edgespec.errors import DeviceError, ModelError
 from edgespec.interfaces import NO_DRAFT, Draft, Limits, Message, Plan, Sampling
@@ -188,7 +188,7 @@ class Rig:
             self._settle("drafter", "none", f"nothing can be drafted: {off}")
         else:
             given_drafter = None if config.drafter == "auto" else config.drafter
-            names = ("none", *(name for name in REGISTRY if name not in (AUTO, PACKAGED)))
+            names = ("none", *(name for name in REGISTRY if name not in (AUTO, STORED, PACKAGED)))
             yield from self._knob("drafter", AUTO, given_drafter, names, self.answers, 2.0, answers_s)
             if config.drafter != "none":
                 given_draft = None if self._tunes_drafts else config.max_draft

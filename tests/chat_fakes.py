@@ -125,6 +125,7 @@ class FakeEngine:
         drafter: str | None = None,
         session: Session | None = None,
         constraint: Constraint | None = None,
+        learn: bool = False,
     ) -> Stream:
         self.constraint = constraint
         sampling, limits = sampling or Sampling(), limits or Limits()

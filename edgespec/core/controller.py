@@ -103,6 +103,7 @@ class Controller:
         n_replay: int = 0,
         replays: bool = False,
         exact: frozenset[int] | None = None,
+        behind: bool = False,
     ) -> Draft:
         """The part of a proposal to verify: the prefix that promises the most tokens per second, or nothing.
 
@@ -115,6 +116,8 @@ class Controller:
             n_replay: accepted tokens that this pass has to evaluate a second time, draft or not.
             replays: whether a rejected token makes the next pass evaluate this one's accepted tokens again.
             exact: widths of a batch to choose among; None: any.
+            behind: whether another drafter goes before this one; what is risked then leaves that one a token to go on
+                with, since a wrong guess may take all credit of an answer.
         """
         self._n_hopeless += 1
         # A longer pass holds up every session in it: what a draft gains for one is set against the time of all.
@@ -156,6 +159,9 @@ class Controller:
             if exact_length(n, n_always, exact) < n:
                 continue
             loss, worst_loss = together * (cautious_s / step_s - 1.0) - certain, together * (worst_s / step_s - 1.0)
+            if behind:  # as it will be booked, and a token of the first drafter's
+                first = together * (self.cost.seconds(n_always + 1, n_ctx) / step_s - 1.0)
+                worst_loss += max(_DOUBT, self.cost.doubt) * (1.0 + worst_loss) + first
             if rate > best_rate and self.ledger.affords(loss, worst_loss):
                 best, best_rate = n, rate
         return cut(proposal, best)

@@ -64,12 +64,12 @@ class Generation:
         controller: Controller | None = None,
         guide: Guide | None = None,
         forced: Drafting | None = None,
-        second: Drafting | None = None,
+        others: Sequence[Drafting] = (),
     ) -> None:
         """Without `drafting` the answer is decoded plainly; without `controller` drafts are taken as they come.
 
-        `guide` constrains the text; `forced` drafts what it leaves no choice about, beside `drafting`; `second` is
-        asked where `drafting` proposes nothing.
+        `guide` constrains the text; `forced` drafts what it leaves no choice about, beside `drafting`; `others` are
+        asked in turn where `drafting` proposes nothing.
 
         Raises:
             ContextFullError: the prompt does not fit.
@@ -95,8 +95,8 @@ class Generation:
         self._clock = clock
         self._guide = guide
         self._forced = forced
-        self._second = second
-        drafters = [each for each in (drafting, second) if each is not None]
+        self._others = tuple(others)
+        drafters = [*([drafting] if drafting is not None else []), *others]
         self._shown = session.target if isinstance(session.target, HiddenTarget) and session.target.n_hidden else None
         self._observers = [each for each in drafters if self._shown is not None and each.observing is not None]
         self._accounts = [each.asking for each in drafters if each.asking is not None]
@@ -179,14 +179,14 @@ class Generation:
         """The finished answer. The report lacks what only the engine knows."""
         off = self._off_reason or (self.drafting.off_reason if self.drafting else None)
         used = self.drafting is not None and off is None
-        gone = self._second.off_reason if self._second is not None else None
-        beside = (self._second if gone is None else None, self._forced)
-        names = [drafting.name for drafting in (self.drafting, *beside) if drafting and used]
+        gone = [each.off_reason for each in self._others if each.off_reason is not None]
+        beside = [each for each in self._others if each.off_reason is None]
+        names = [drafting.name for drafting in (self.drafting, *beside, self._forced) if drafting and used]
         notes = tuple(self.drafting.notes) if self.drafting else ()
         report = self.stats.report(
             "+".join(names) or "none",
             off,
-            notes if gone is None else (*notes, gone),
+            (*notes, *gone),
             self.session.target.capabilities.rollback,
         )
         usage = Usage(self._n_prompt, len(self.tokens), self.n_cached)
@@ -210,8 +210,10 @@ class Generation:
         asks = self.controller is None or self.controller.asks()
         self._asked.clear()
         proposal = self._ask(drafting, limit) if asks else NO_DRAFT
-        if self._second is not None and asks and not proposal.tokens:
-            drafting, proposal = self._second, self._ask(self._second, limit)
+        for other in self._others if asks else ():
+            if proposal.tokens:
+                break
+            drafting, proposal = other, self._ask(other, limit)
         if self._guide is not None:
             drafting, proposal = self._constrained(self._guide, drafting, proposal, limit)
         if not asks and not proposal.tokens:
@@ -234,6 +236,7 @@ class Generation:
             n_replay=self.session.n_replay,
             replays=self.session.target.capabilities.rollback == "replay",
             exact=exact,
+            behind=drafting in self._others,
         )
 
     def _ask(self, drafting: Drafting, limit: int) -> Draft:

@@ -84,6 +84,8 @@ class EngineConfig:
     color: Literal["auto", "always", "never"] = "auto"
     think: Literal["dim", "hide", "show"] = "dim"
     history: bool = True
+    learn: bool = True
+    """Keep what `edgespec chat` and `run` are about, on this machine only, to draft from it later."""
     models: str | None = None
     """Folder of downloaded models."""
     hub_url: str | None = None
@@ -255,6 +257,7 @@ _RULES: dict[str, Rule] = {
     "color": _one_of("auto", "always", "never"),
     "think": _one_of("dim", "hide", "show"),
     "history": _switch,
+    "learn": _switch,
     "models": _text,
     "hub_url": _text,
     "debug": _switch,

@@ -59,6 +59,7 @@ def chat(
     kv_type: common.KvType = None,
     exact: common.Exact = None,
     kernels: common.Kernels = None,
+    learn: common.Learn = None,
     offline: common.Offline = False,
     think: common.Think = None,
     color: common.Color = None,
@@ -78,7 +79,8 @@ def chat(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
         repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
         logprobs=logprobs, policy=policy, n_ctx=ctx,
-        kv_type=kv_type, exact=exact, kernels=kernels, offline=offline, think=think, color=color, verbose=verbose,
+        kv_type=kv_type, exact=exact, kernels=kernels, learn=learn, offline=offline, think=think, color=color,
+        verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")
     limits = common.limits_of(config, stop)
@@ -116,7 +118,8 @@ def _chat(
         from edgespec.cli.commands import Desk
 
         limits = common.tuned_limits(limits, engine)
-        desk = Desk(engine, Chat(engine, limits=limits, constraint=constraint), screen)
+        chat = Chat(engine, limits=limits, constraint=constraint, learn=common.learns(config))
+        desk = Desk(engine, chat, screen)
         if given is not None:
             return _answer_all(desk, given, json=json, stats=stats)
         return _talk(desk, config, history=config.history and history, json=json, stats=stats)

@@ -99,7 +99,7 @@ Regex = Annotated[
     str | None, _option("--regex", metavar="RE", text="Answer with a text that matches this expression as a whole.")
 ]
 DrafterName = Annotated[
-    str | None, _option("--drafter", metavar="auto|none|ngram|onnx", text="What guesses tokens ahead.")
+    str | None, _option("--drafter", metavar="auto|none|ngram|store|onnx", text="What guesses tokens ahead.")
 ]
 MaxDraft = Annotated[str | None, _option("--max-draft", metavar="N", text="Most tokens guessed at a time, 0 to 63.")]
 Threads = Annotated[str | None, _option("--threads", metavar="N", text="Threads of the model, or auto.")]
@@ -124,7 +124,20 @@ Kernels = Annotated[
     str | None,
     _option("--kernels", metavar="auto|off", text="off: ggml's own kernels in place of edgespec's for cheap drafts."),
 ]
+Learn = Annotated[
+    bool | None,
+    typer.Option(
+        "--learn/--no-learn",
+        show_default=False,
+        help="Whether what is said is kept, on this machine only, to draft from it later; left out: it is. "
+        "`edgespec drafter forget` deletes it.",
+    ),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never fetch a model.")]
+
+
+_TWO_WAY = ("exact", "learn")
+"""Switches of which both ways can be given."""
 
 
 def load_config(named: list[str] | None = None, **flags: object) -> EngineConfig:
@@ -143,7 +156,7 @@ def load_config(named: list[str] | None = None, **flags: object) -> EngineConfig
         if flags.get(name) not in (None, False):
             raise ConfigError(f"--set {name} says again what another flag says: give one of them")
         flags[name] = config.check(name, value, f"--set {name}")
-    given = {name: None if value is False and name != "exact" else value for name, value in flags.items()}
+    given = {name: None if value is False and name not in _TWO_WAY else value for name, value in flags.items()}
     found = config.load(given).config
     check_drafter(found.drafter)
     return found
@@ -157,6 +170,11 @@ def check_logprobs(logprobs: str | None, *, json: bool) -> None:
     """
     if logprobs is not None and not json:
         raise ConfigError("--logprobs are printed with --json only")
+
+
+def learns(config: EngineConfig) -> bool:
+    """Whether what is said is kept to draft from it later; not where nothing drafts."""
+    return config.learn and config.drafter != "none"
 
 
 def limits_of(config: EngineConfig, stop: list[str] | None) -> Limits:

@@ -10,18 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
+from edgespec.cli import drafter_store
 from edgespec.errors import ConfigError
 
 app = typer.Typer(
-    help="List, show, choose, remove and measure drafter packages: tiny models that guess where n-grams find nothing.",
+    help="Drafter packages, tiny models that guess where n-grams find nothing; and what drafting remembers.",
     epilog="\b\nExamples:\n  edgespec drafter list\n  edgespec drafter use ./my-drafter\n"
-    "  edgespec drafter eval my-drafter\n  edgespec drafter use none",
+    "  edgespec drafter eval my-drafter\n  edgespec drafter use none\n  edgespec drafter index ~/notes ./src",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
 NONE = "none"
+app.command()(drafter_store.index)
+app.command()(drafter_store.forget)
 
 
 def _names(incomplete: str) -> list[str]:

@@ -62,6 +62,7 @@ def run(
     kv_type: common.KvType = None,
     exact: common.Exact = None,
     kernels: common.Kernels = None,
+    learn: common.Learn = None,
     offline: common.Offline = False,
     think: common.Think = None,
     color: common.Color = None,
@@ -77,7 +78,8 @@ def run(
         model=model, system=system, max_tokens=max_tokens, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p,
         repeat_penalty=repeat_penalty, seed=seed, drafter=drafter, max_draft=max_draft, threads=threads,
         logprobs=logprobs, policy=policy, n_ctx=ctx,
-        kv_type=kv_type, exact=exact, kernels=kernels, offline=offline, think=think, color=color, verbose=verbose,
+        kv_type=kv_type, exact=exact, kernels=kernels, learn=learn, offline=offline, think=think, color=color,
+        verbose=verbose,
     )  # fmt: skip
     common.check_text(config.system, "--system")
     if raw and system is not None:
@@ -130,7 +132,8 @@ def _answer(
 
     opened = not raw and opens_thinking(prompt)
     with Interrupts() as ctrl_c:
-        stream = engine.stream(engine.prompt(prompt), limits=limits, constraint=constraint)
+        learn = common.learns(engine.config)
+        stream = engine.stream(engine.prompt(prompt), limits=limits, constraint=constraint, learn=learn)
         ctrl_c.stops(stream.cancel)
         if json:
             return _as_json(stream, screen, opened=opened)

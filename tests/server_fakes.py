@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -71,7 +72,9 @@ class ServedEngine(FakeEngine):
         drafter: str | None = None,
         session: Session | None = None,
         constraint: Constraint | None = None,
+        learn: bool = False,
     ) -> Stream:
+        assert not learn, "what is said to a server is not kept"
         assert sampling is not None
         assert limits is not None
         assert session is not None
@@ -113,6 +116,7 @@ class Gate:
     def __init__(self, target: TalkingTarget, n: int = 0) -> None:
         self._permits = threading.Semaphore(n)
         self._open = False
+        self._act: Callable[[TalkingTarget], None] | None = None
         target.before_eval = self._wait
 
     def let(self, n: int = 1) -> None:
@@ -122,9 +126,16 @@ class Gate:
         self._open = True
         self._permits.release()
 
-    def _wait(self, _: TalkingTarget) -> None:
+    def then(self, act: Callable[[TalkingTarget], None]) -> None:
+        """Let all through, but do this before each."""
+        self._act = act
+        self.open()
+
+    def _wait(self, target: TalkingTarget) -> None:
         if not self._open:
             assert self._permits.acquire(timeout=WAIT_S), "no pass was let through"
+        if self._act is not None:
+            self._act(target)
 
 
 @dataclass
@@ -235,8 +246,9 @@ def serving(
     patience: stream.Patience = stream.Patience(),  # noqa: B008 - it is frozen
     hosts: Sequence[str] = (),
     api_key: str | None = None,
+    send_buffer: int | None = None,
 ) -> Iterator[Live]:
-    """A server on a free port of this machine."""
+    """A server on a free port of this machine; `send_buffer`: bytes that the system keeps for a slow client."""
     logged: list[str] = []
     service = jobs.Service(cast(Engine, engine), n_places=n_places, n_queue=n_queue)
     application = app.make(
@@ -245,6 +257,8 @@ def serving(
     )  # fmt: skip
     server = run.Server(application, service)
     with run.bind("127.0.0.1", 0) as sock:
+        if send_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         live = Live(sock.getsockname()[1], service, server, logged)

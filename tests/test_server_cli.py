@@ -7,8 +7,11 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,13 +63,11 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert "pip install 'edgespec[server]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_and_ends_after_the_answers_under_way(sign: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [*FAKE, "--seed", "7"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=environment(EDGESPEC_FAKE="0.01"),
-    )  # fmt: skip
-    with process:
+@contextlib.contextmanager
+def started(*options: str, pass_s: float) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """A server that runs, its port, and what it told."""
+    command, env = [*FAKE, *options], environment(EDGESPEC_FAKE=str(pass_s))
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stderr is not None
         told = ""
         while "Ctrl-C ends it" not in told:
@@ -75,21 +76,52 @@ def test_it_serves_and_ends_after_the_answers_under_way(sign: signal.Signals) ->
             told += line
         found = re.search(r"fake on http://127\.0\.0\.1:(\d+)/v1, 4096 tokens", told)
         assert found is not None
-        message = {"role": "user", "content": "my secret"}
-        body = {"messages": [message], "stream": True, "speculative.n_max": 0}
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)) as link:
-            link.request("POST", "/v1/chat/completions", json.dumps(body))
-            response = link.getresponse()
-            assert response.status == 200
-            response.readline()
+        try:
+            yield process, int(found[1]), told
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def asked(port: int, text: str) -> Iterator[http.client.HTTPResponse]:
+    """The stream of an answer that has begun."""
+    body = {"messages": [{"role": "user", "content": text}], "stream": True, "speculative.n_max": 0}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as link:
+        link.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = link.getresponse()
+        assert response.status == 200
+        response.readline()
+        yield response
+
+
+def takes(port: int) -> bool:
+    with socket.socket() as link:
+        return link.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_and_ends_after_the_answers_under_way(sign: signal.Signals) -> None:
+    with started("--seed", "7", pass_s=0.01) as (process, port, told):
+        with asked(port, "my secret") as response:
             process.send_signal(sign)
             text = response.read().decode()
-        assert "[DONE]" in text
-        assert '"seed":7' in text
         out, rest = process.communicate(timeout=30)
+    assert "[DONE]" in text
+    assert '"seed":7' in text
     assert process.returncode == 0
     assert "the model is closed" in rest
     assert "secret" not in told + rest + out
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    with started(pass_s=0.05) as (process, port, _), asked(port, "x" * 3000):
+        process.send_signal(signal.SIGINT)
+        while takes(port):  # the first one is obeyed once nothing new is taken
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=30)  # the answer would have taken minutes
+    assert process.returncode == 0
+    assert "Traceback" not in rest
 
 
 def test_help_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:

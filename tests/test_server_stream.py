@@ -144,6 +144,30 @@ def test_an_error_in_the_middle_of_a_stream_is_told_in_it() -> None:
         assert last == {"error": {"message": "the device is gone", "type": "server_error", "param": None, "code": None}}
 
 
+def test_answers_beside_one_that_fails_are_told_to_ask_again() -> None:
+    engine = served_engine(LONG)
+    gate = Gate(engine.target)
+    with serving(engine, n_places=2) as live:
+        replies: list[Any] = []
+        for n in (1, 2):
+            thread = threading.Thread(target=lambda: replies.append(live.ask(CHAT, say("x"))))
+            thread.start()
+            live.until(lambda n=n: live.service.n_playing + live.service.n_waiting == n)  # type: ignore[misc]
+        gate.let(1)
+        live.until(lambda: live.service.n_playing == 2)
+
+        def fail(_: object) -> None:
+            raise EvalError("the device is gone")
+
+        gate.then(fail)
+        live.until(lambda: len(replies) == 2)
+        assert [reply.status for reply in replies] == [503, 503]
+        assert all("ask again" in reply.error["message"] for reply in replies)
+        engine.target.before_eval = None
+        assert live.chat()["choices"][0]["message"]["content"] == LONG
+        thread.join()
+
+
 def test_no_answer_in_time() -> None:
     engine = served_engine(LONG)
     gate = Gate(engine.target, n=2)
@@ -167,17 +191,20 @@ def test_a_long_silence_is_filled_with_comments() -> None:
 
 def test_a_client_that_reads_nothing_is_given_up() -> None:
     engine = served_engine("x" * 1500)
-    with serving(engine, patience=Patience(send_s=0.2)) as live:
-        with socket.create_connection(("127.0.0.1", live.port)) as link:
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            more = {"stream": True, "logprobs": True, "top_logprobs": 20, "max_tokens": 1500, "n": 16}
-            body = json.dumps(say("x", **more)).encode()
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-            link.sendall(head.encode())
-            link.sendall(body)
-            live.until(lambda: live.service.n_playing == 1)
-            live.until(lambda: live.service.n_playing + live.service.n_waiting == 0)
-        assert live.service.tally.n_answers.get("cancelled", 0) >= 1
+    gate = Gate(engine.target)
+    with (
+        serving(engine, patience=Patience(send_s=0.2), send_buffer=4096) as live,
+        socket.create_connection(("127.0.0.1", live.port)) as link,
+    ):
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        body = json.dumps(say("x", stream=True, max_tokens=1500, **{"speculative.n_max": 0})).encode()
+        link.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        link.sendall(body)
+        live.until(lambda: live.service.n_playing == 1)
+        assert len(live.server.server_state.tasks) == 1
+        gate.open()
+        live.until(lambda: len(live.server.server_state.tasks) == 0)  # which else would wait for ever
+        live.until(lambda: live.service.n_playing == 0)
 
 
 def test_shutting_down_finishes_streams_and_sends_the_queue_away() -> None:

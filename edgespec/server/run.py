@@ -40,7 +40,16 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the address cannot be listened on.
     """
-    family, address = _addresses(host)[0]
+    reason: object = None
+    for family, address in _addresses(host):
+        try:
+            return _listening(family, address, port)
+        except OSError as error:  # as where a name stands for an IPv6 address that this machine has not
+            reason = error.strerror or error
+    raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --host or --port")
+
+
+def _listening(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     # The protocol is named because asyncio looks at it: else it would leave Nagle's algorithm on, and each piece of a
     # stream would wait up to 40 ms for the client's acknowledgement of the one before.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -49,10 +58,9 @@ def bind(host: str, port: int) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         sock.listen(_BACKLOG)
-    except OSError as error:
+    except OSError:
         sock.close()
-        reason = error.strerror or error
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --host or --port") from None
+        raise
     return sock
 
 

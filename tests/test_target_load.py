@@ -224,10 +224,9 @@ def test_a_file_that_cannot_be_mapped_is_read(tiny: Path, monkeypatch: pytest.Mo
         assert target.eval([Plan(0, 0, [5])])[0].shape[0] == 1
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "bf16", "f32"])
+# Not q8_0: the tiny model's heads are narrower than its blocks.
+@pytest.mark.parametrize("kv_type", ["f16", "bf16", "f32"])
 def test_cache_types(tiny: Path, kv_type: KvType) -> None:
-    if kv_type == "q8_0":
-        pytest.skip("the tiny model's heads are narrower than a block")
     with load(tiny, TargetOptions(n_ctx=256, kv_type_k=kv_type, kv_type_v=kv_type)) as target:
         assert target.eval([Plan(0, 0, [5, 6])])[0].shape[0] == 1
 

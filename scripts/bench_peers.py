@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=len(read_topology(Sysfs()).usable), help="default: usable cores")
     parser.add_argument("--ctx", type=int, default=4096)
-    parser.add_argument("--peers", help="only those whose names begin so, comma-separated; default: all")
+    parser.add_argument("--peers", help="only those whose names begin so, comma-separated; none; default: all")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds until a peer counts as hanging")
     parser.add_argument("--json", type=Path, help="write everything to this file as well")
     parser.add_argument("--install", action="store_true", help="install xllamacpp for the comparison first, if missing")

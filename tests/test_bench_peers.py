@@ -128,6 +128,7 @@ def test_a_crashed_peer_comes_back_but_not_for_ever() -> None:
 
 def test_peers_are_chosen_with_their_plain_decoding() -> None:
     assert choose(None) == (*OURS, *PEERS)
+    assert choose("none") == OURS
     assert [arm.name for arm in choose("server mod, bare")][len(OURS) :] == [
         "bare loop", "server plain", "server mod", "server mod 8/3/15",
     ]  # fmt: skip

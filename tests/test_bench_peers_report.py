@@ -9,7 +9,7 @@ import pytest
 from bench_fakes import run_of
 
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
-from edgespec.bench.peers.arms import AUTO, choose
+from edgespec.bench.peers.arms import AUTO, AUTO_STOCK, choose
 from edgespec.bench.peers.match import Match
 from edgespec.bench.peers.summary import against, summarise, table, to_json, verdict
 
@@ -69,6 +69,24 @@ def test_the_ratio_to_ones_own_plain_decoding() -> None:
     assert (line.same, line.compared) == (0, 4)
     assert against(match.runs, AUTO, "server mod")["g2"].value == pytest.approx(2.5)
     assert against(match.runs, AUTO, "nobody") == {}
+
+
+def test_the_kernels_against_those_of_ggml() -> None:
+    match = measured()
+    assert summarise(match, CHOSEN).kernels == {AUTO: {}, PLAIN: {}}, "unknown where those arms took no part"
+    for group, seconds in (("g1", 1.0), ("g2", 1.25)):
+        match.runs.extend(run_of(AUTO_STOCK, question=f"{group}q{n}", group=group, s=seconds) for n in (1, 2))
+    summary = summarise(match, CHOSEN)
+    assert {group: ratio.value for group, ratio in summary.kernels[AUTO].items()} == pytest.approx(
+        {"g1": 1.25, "g2": 1.25}
+    )
+    line = next(
+        line
+        for line in table(summary, match).splitlines()
+        if line.split()[:2] == ["geometric", "mean"] and "1.25" in line
+    )
+    assert line.split()[2] == "1.250"
+    assert to_json(summary, match, {})["kernels_to_ggml"]["auto"]["g2"]["ratio"] == pytest.approx(1.25)  # type: ignore[index]
 
 
 def test_a_peer_that_failed_in_a_group_has_no_mean() -> None:

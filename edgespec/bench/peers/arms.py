@@ -11,6 +11,7 @@ from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
 from edgespec.errors import ConfigError
 
 AUTO = "auto"
+PLAIN_STOCK, AUTO_STOCK = "plain, ggml rows", "auto, ggml rows"
 _MODULES = "edgespec.bench.peers."
 
 
@@ -68,8 +69,8 @@ OURS = (
     _ours(AUTO, "auto"),
     _ours(PLAIN_AGAIN, "none"),
     # The same with ggml's own kernels for passes of several rows.
-    Arm("plain, ggml rows", "ours", "plain, ggml rows", _STOCK, {"drafter": "none"}),
-    Arm("auto, ggml rows", "ours", "plain, ggml rows", _STOCK, {"drafter": "auto"}),
+    Arm(PLAIN_STOCK, "ours", PLAIN_STOCK, _STOCK, {"drafter": "none"}),
+    Arm(AUTO_STOCK, "ours", PLAIN_STOCK, _STOCK, {"drafter": "auto"}),
 )
 PEERS = (
     Arm("bare loop", "bare", "bare loop"),
@@ -88,7 +89,7 @@ PEERS = (
 
 
 def choose(names: str | None) -> tuple[Arm, ...]:
-    """Our own arms and those peers whose names begin with one of `names`, comma-separated; None: all.
+    """Our own arms and those peers whose names begin with one of `names`, comma-separated; None: all; "none": none.
 
     The plain arm of each goes with it.
 
@@ -97,6 +98,8 @@ def choose(names: str | None) -> tuple[Arm, ...]:
     """
     if names is None:
         return (*OURS, *PEERS)
+    if names == "none":
+        return OURS
     wanted: set[str] = set()
     for raw in names.split(","):
         found = [arm for arm in PEERS if arm.name.startswith(raw.strip())]

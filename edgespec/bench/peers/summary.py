@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.bench.marks import MANY_BUSY
 from edgespec.bench.modes import PLAIN, PLAIN_AGAIN
-from edgespec.bench.peers.arms import AUTO, Arm
+from edgespec.bench.peers.arms import AUTO, AUTO_STOCK, PLAIN_STOCK, Arm
 from edgespec.bench.peers.match import Match
 from edgespec.bench.ratios import Cell, Ratio, aggregate, geomean
 from edgespec.bench.runner import Run
@@ -55,6 +55,8 @@ class Summary:
     """Where edgespec's drafting does worst against the fastest peer of a group: group, peer, ratio."""
     best_gain: tuple[str, Ratio] | None
     """The peer that gains most over its own plain decoding."""
+    kernels: Mapping[str, Mapping[str, Ratio]]
+    """By arm ("auto", "plain") and group: how many times as fast as with ggml's own kernels."""
 
     @property
     def gain(self) -> Ratio:
@@ -92,6 +94,7 @@ def summarise(match: Match, arms: Sequence[Arm], seed: int = 0) -> Summary:
         _mean([to_best[group] for group in groups if group in to_best], len(groups)),
         _worst(runs, groups, [arm.name for arm in peers], seed),
         (gainer, means[gainer][1]) if gainer else None,
+        {arm: against(runs, arm, stock, seed) for arm, stock in ((AUTO, AUTO_STOCK), (PLAIN, PLAIN_STOCK))},
     )
 
 
@@ -152,6 +155,13 @@ def table(summary: Summary, match: Match) -> str:
     rows += ["", f"{'geometric mean over groups':<33}{'':>7} {'to plain':>8} {'':>15} {'to own':>6}"]
     for name, (ratio, own) in summary.means.items():
         rows.append(f"{'':<14}{_shown(name):<19}{'':>7} {_two(ratio)} {_two(own, 6)}")
+    for arm, by_group in summary.kernels.items():
+        if by_group:
+            rows += ["", f"{_shown(arm) + ', its kernels against those of ggml':<49}ratio   95 % interval"]
+            rows += [f"{'':<14}{group:<26}{_two(ratio, 14)}" for group, ratio in by_group.items()]
+            rows.append(
+                f"{'':<14}{'geometric mean':<26}{_two(_mean(list(by_group.values()), len(summary.groups)), 14)}"
+            )
     rows += ["", *textwrap.wrap(TIMES, 100), *_notes(summary, match), "", *verdict(summary)]
     return "\n".join(row.rstrip() for row in rows) + "\n"
 
@@ -194,6 +204,10 @@ def to_json(summary: Summary, match: Match, about: Mapping[str, object]) -> dict
             **_ratio_json("gain", summary.gain),
             "best_gain_peer": summary.best_gain[0] if summary.best_gain else None,
             **_ratio_json("best_gain", summary.best_gain[1] if summary.best_gain else Ratio()),
+        },
+        "kernels_to_ggml": {
+            arm: {group: _ratio_json("ratio", ratio) for group, ratio in by_group.items()}
+            for arm, by_group in summary.kernels.items()
         },
         "runs": [
             {name: getattr(run, name) for name in _OF_A_RUN}

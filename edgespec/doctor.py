@@ -41,7 +41,7 @@ PACKAGES = ("llama-cpp-python", "numpy", "gguf", "typer", "jinja2", "requests")
 OPTIONAL = {
     "prompt_toolkit": "line editing in chats",
     "onnxruntime": "drafter packages, which numpy computes more slowly",
-    "psutil": "nothing yet",
+    "psutil": "memory and load on macOS and Windows",
 }
 """Packages that may be missing, and what edgespec uses them for."""
 

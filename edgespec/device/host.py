@@ -1,6 +1,6 @@
 """What this process may use of the machine: memory, cores, time. Unknown is None.
 
-Reads through Sysfs only, never raises, and changes nothing.
+Reads through Sysfs, or by psutil where there is no /proc; never raises, and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Iterator
 
+from edgespec.device import by_psutil
 from edgespec.device.sysfs import Sysfs, parse_cpulist
 
 _V2 = "/sys/fs/cgroup"
@@ -20,7 +21,7 @@ _V1_UNLIMITED = 1 << 60
 def free_memory(sysfs: Sysfs) -> int | None:
     """Bytes this process can still take without swapping, within its control groups' limits."""
     bounds = [bound for bound in (_available(sysfs), *_cgroup_free(sysfs)) if bound is not None]
-    return max(0, min(bounds)) if bounds else None
+    return max(0, min(bounds)) if bounds else by_psutil.free_memory(sysfs)
 
 
 def own_affinity() -> frozenset[int] | None:
@@ -60,7 +61,8 @@ def cpuset(sysfs: Sysfs) -> frozenset[int] | None:
 
 def rss_bytes(sysfs: Sysfs) -> int | None:
     """Resident memory of this process."""
-    return _kib(sysfs.read_text("/proc/self/status"), "VmRSS")
+    resident = _kib(sysfs.read_text("/proc/self/status"), "VmRSS")
+    return by_psutil.rss_bytes(sysfs) if resident is None else resident
 
 
 def cpu_name(sysfs: Sysfs) -> str:

@@ -1,6 +1,6 @@
 """How busy other processes keep the cores. Unknown is None; on Android all of it is refused to apps.
 
-Reads through Sysfs only, never raises, and changes nothing.
+Reads through Sysfs, or by psutil where there is no /proc; never raises, and changes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from edgespec.device import by_psutil
 from edgespec.device.sysfs import Sysfs
 
 _MIN_ELAPSED_S = 0.2
@@ -94,7 +95,11 @@ class LoadReader:
         text = (self.sysfs.read_text("/proc/self/stat", limit=4096) or "").rpartition(")")[2].split()
         own = _ints(text[11:13])
         if own is None or len(own) != 2:
-            return None
+            seconds = by_psutil.processor_s(self.sysfs)
+            if seconds is None:
+                return None
+            of_this, of_all = (round(value * self.ticks_per_s) for value in seconds[:2])
+            return _Counters(now_s, of_this, of_all, n_cpus=seconds[2])
         stat = self.sysfs.read_text("/proc/stat") or ""
         fields = _ints(stat.partition("\n")[0].split()[1:])
         if not stat.startswith("cpu ") or fields is None or len(fields) < 4:

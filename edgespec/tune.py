@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from edgespec import kernels
-from edgespec.certify import KV_TYPES, thread_counts
+from edgespec.certify import KV_TYPES
+from edgespec.certify_grid import thread_counts
 from edgespec.config import EngineConfig, Unasked, Value
 from edgespec.core.controller import chain_parents
 from edgespec.device import host

@@ -15,7 +15,8 @@ from unsteady import Unsteady, Ways, certified
 
 from edgespec import certificate
 from edgespec.certificate import Cell, Certificate, Flip, Price
-from edgespec.certify import Grid, Means, certify, thread_counts, widths
+from edgespec.certify import certify
+from edgespec.certify_grid import Grid, Means, thread_counts, widths
 from edgespec.cli import main
 from edgespec.cli.certify import _contexts, report
 from edgespec.errors import ConfigError, ModelError

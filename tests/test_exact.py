@@ -22,7 +22,8 @@ from edgespec.bench.compare import Difference
 from edgespec.bench.runner import Record
 from edgespec.bench.table import table
 from edgespec.certificate import Cell, Certificate, Kind, Price
-from edgespec.certify import Grid, Means, certify
+from edgespec.certify import certify
+from edgespec.certify_grid import Grid, Means
 from edgespec.cli import main
 from edgespec.cli.doctor import report
 from edgespec.conditions import Team

@@ -9,7 +9,8 @@ from zlib import crc32
 import numpy as np
 
 from edgespec.certificate import Certificate
-from edgespec.certify import Grid, Means, certify
+from edgespec.certify import certify
+from edgespec.certify_grid import Grid, Means
 from edgespec.conditions import Team
 from edgespec.interfaces import Capabilities, Plan, Rows
 from edgespec.testing import FakeTarget

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.certify import CertTarget
+from edgespec.certify_grid import CertTarget
 from edgespec.conditions import Team
 from edgespec.core.acceptance import Acceptance, Prior
 from edgespec.core.controller import Controller, chain_parents

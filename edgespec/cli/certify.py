@@ -14,7 +14,7 @@ from edgespec.errors import ModelError
 
 if TYPE_CHECKING:
     from edgespec.certificate import Cell, Certificate, Kind
-    from edgespec.certify import CertTarget, Grid
+    from edgespec.certify_grid import CertTarget, Grid
     from edgespec.cli.render import Screen
     from edgespec.config import EngineConfig
 
@@ -82,8 +82,9 @@ def _measure(config: EngineConfig, screen: Screen, *, quick: bool, n_ctx: int | 
     from edgespec import cheap_rows
     from edgespec.bench import workloads
     from edgespec.certificate import Certificate
-    from edgespec.certify import KV_TYPES, Grid, Means, thread_counts, widths
+    from edgespec.certify import KV_TYPES
     from edgespec.certify import certify as run
+    from edgespec.certify_grid import Grid, Means, thread_counts, widths
     from edgespec.cli.progress import DownloadLine
     from edgespec.device import host
     from edgespec.device.placement import placement

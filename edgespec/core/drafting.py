@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgespec.core.asking import Asking
@@ -107,6 +108,7 @@ def _valid_length(draft: Draft, n_vocab: int) -> int:
         and min(draft.strength) >= 0
         and max(draft.strength) < _N_STRENGTHS
         and 0.0 <= min(draft.confidence) <= max(draft.confidence) <= 1.0
+        and math.isfinite(sum(draft.confidence))  # not a number is neither least nor most
     ):
         return n
     for index, (token, parent, strength, confidence) in enumerate(zip(*parts, strict=True)):

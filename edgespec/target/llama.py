@@ -13,8 +13,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from edgespec.conditions import Team
 from edgespec.core.offers import Hidden
 from edgespec.errors import ContextFullError, EvalCancelled, EvalError, ModelError
@@ -24,6 +22,7 @@ from edgespec.target.batch import Batch
 from edgespec.target.gguf_check import GGUFInfo, check
 from edgespec.target.grammar import Grammars, LlamaGuide
 from edgespec.target.hidden import HiddenStates
+from edgespec.target.logits import Logits
 from edgespec.target.opening import Handles
 from edgespec.target.options import TargetOptions
 from edgespec.target.threads import largest
@@ -83,9 +82,7 @@ class LlamaTarget:
         self.architecture = info.arch
         self.fingerprint = info.fingerprint
         self._batch = Batch(self.n_batch, self.n_vocab)
-        self._no_rows: Rows = np.empty((0, self.n_vocab), np.float32)
-        self._logits_address = 0
-        self._logits: Rows = self._no_rows
+        self._logits = Logits(self._ctx, self.n_rows_max, self.n_vocab)
         self._n_cached = [0] * options.n_seq_max
         self._draft_start = [0] * options.n_seq_max
         self._last_start = [0] * options.n_seq_max
@@ -103,7 +100,6 @@ class LlamaTarget:
         self._memory = ctypes.c_void_p(native.llama_get_memory(self._ctx))
         self._ctx_pointer = ctypes.c_void_p(self._ctx)
         self._decode = lib.symbol("llama_decode", ctypes.c_int32, (ctypes.c_void_p, native.llama_batch))
-        self._row_at = lib.symbol("llama_get_logits_ith", ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int32))
         self._remove = lib.symbol(
             "llama_memory_seq_rm", ctypes.c_bool, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
         )
@@ -139,7 +135,7 @@ class LlamaTarget:
         code = self._decode(self._ctx_pointer, self._batch.struct)
         if code != 0:
             raise ModelError(f"{self.name}: llama.cpp cannot run a first pass (code {code}): choose another model")
-        row: Row = self._view(first[0], first[0], 1)[0].copy()
+        row: Row = self._logits.view(first[0], first[0], 1)[0].copy()
         return row
 
     # --- Target ---
@@ -171,7 +167,7 @@ class LlamaTarget:
             if code != 0:
                 raise self._undo(code, plans)
             self._book(plans)
-            return self._rows(plans, first_rows)
+            return self._logits.of(plans, first_rows)
 
     def _check_plans(self, plans: Sequence[Plan]) -> None:
         limit, most = self.capabilities.sessions_per_batch, self.capabilities.max_rollback
@@ -211,36 +207,6 @@ class LlamaTarget:
         if code == _ABORTED:
             return EvalCancelled("the pass was cancelled")
         return EvalError(f"llama.cpp refused a batch (code {code}): try a smaller context or batch")
-
-    def _rows(self, plans: Sequence[Plan], first_rows: Sequence[int]) -> list[Rows]:
-        if len(plans) == 1:
-            plan = plans[0]
-            if not plan.rows:
-                return [self._no_rows]
-            n_rows = 1 + len(plan.draft.tokens)
-            return [self._view(first_rows[0], first_rows[0] + n_rows - 1, n_rows)]
-        wanted = [(first, plan.n_rows) for first, plan in zip(first_rows, plans, strict=True) if plan.rows]
-        if not wanted:
-            return [self._no_rows] * len(plans)
-        total = sum(n_rows for _, n_rows in wanted)
-        view = self._view(wanted[0][0], wanted[-1][0] + wanted[-1][1] - 1, total)
-        rows, begin = [], 0
-        for plan in plans:
-            rows.append(view[begin : begin + plan.n_rows])
-            begin += plan.n_rows
-        return rows
-
-    def _view(self, first: int, last: int, n_rows: int) -> Rows:
-        """Rows of the outputs from batch index `first` to `last`: a view on llama.cpp's own buffer."""
-        address = self._row_at(self._ctx_pointer, first)
-        stride = 4 * self.n_vocab
-        if address is None or (n_rows > 1 and self._row_at(self._ctx_pointer, last) != address + (n_rows - 1) * stride):
-            raise EvalError("llama.cpp returned no contiguous logits: please report this model")
-        if address != self._logits_address:
-            buffer = (ctypes.c_float * (self.n_rows_max * self.n_vocab)).from_address(address)
-            self._logits = np.frombuffer(memoryview(buffer), np.float32).reshape(self.n_rows_max, self.n_vocab)
-            self._logits_address = address
-        return self._logits[:n_rows]
 
     def hidden(self, seq_id: int, row: int) -> Hidden | None:
         """See `core.offers.HiddenTarget.hidden`."""
@@ -391,7 +357,7 @@ class LlamaTarget:
             return
         self._abort.up()
         with self._lock:
-            self._logits = self._no_rows
+            self._logits.forget()
             self._handles.free()
 
     def __enter__(self) -> Self:

@@ -2,7 +2,8 @@
 
 EdgespecError
 ├── ConfigError            a flag, variable or file says something that is not an option   (exit 2)
-│   └── ConstraintError        a grammar, schema or expression that cannot be followed
+│   ├── ConstraintError        a grammar, schema or expression that cannot be followed
+│   └── FieldError             a field of a request in OpenAI's notation is wrong
 ├── ModelError             the model cannot be found, read, or run                         (exit 3)
 │   ├── ModelNotFoundError     no such file, catalogue name, or hub address
 │   ├── ModelFormatError       not a GGUF, truncated, a part missing, wrong kind
@@ -11,6 +12,7 @@ EdgespecError
 │   ├── ContextFullError       the prompt does not fit the context
 │   └── EvalError              llama.cpp refused or aborted a batch
 │       └── EvalCancelled          the abort flag was raised during the batch
+├── BusyError              no place for an answer now; worth another try
 ├── DrafterError           a drafter broke its contract (contained: never ends a generation)
 └── DeviceError            the machine refused something that cannot be done without      (exit 4)
 
@@ -34,6 +36,24 @@ class ConfigError(EdgespecError):
 
 class ConstraintError(ConfigError):
     """A grammar, JSON schema or regular expression is not valid, or cannot be followed."""
+
+
+class FieldError(ConfigError):
+    """A field of a request in OpenAI's notation is wrong; `param` is its path."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        """`message` is one line."""
+        super().__init__(message)
+        self.param = param
+
+
+class BusyError(EdgespecError):
+    """No place for an answer now; worth another try after `retry_s` seconds."""
+
+    def __init__(self, message: str, retry_s: int = 1) -> None:
+        """`message` is one line."""
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 class ModelError(EdgespecError):

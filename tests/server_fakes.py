@@ -24,6 +24,7 @@ if __name__ == "__main__":
 
 from chat_fakes import FakeEngine, TalkingTarget, piece
 
+from edgespec import jobs
 from edgespec.answer import Stream
 from edgespec.config import EngineConfig
 from edgespec.constraint import Constraint
@@ -34,7 +35,7 @@ from edgespec.draft.suffix import SuffixDrafter
 from edgespec.engine import Engine
 from edgespec.interfaces import Limits, Sampling
 from edgespec.request import check_sampling
-from edgespec.server import app, jobs, run, schema, stream
+from edgespec.server import app, run, schema, stream
 from edgespec.testing import FakeClock
 from edgespec.tuning_profile import Choice
 

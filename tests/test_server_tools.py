@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_fakes import served_engine, serving
 
+from edgespec import tools
 from edgespec.core import gbnf
-from edgespec.server import tools
-from edgespec.server.errors import RequestError
-from edgespec.server.tools import CallSplitter
-from edgespec.server.wire import Fields
+from edgespec.errors import FieldError
+from edgespec.fields import Fields
+from edgespec.server.errors import from_engine
+from edgespec.tools import CallSplitter
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -131,9 +132,9 @@ def test_no_tools_no_constraint() -> None:
     ],
 )
 def test_bad_tools(body: dict[str, object], words: str) -> None:
-    with pytest.raises(RequestError, match=words) as raised:
+    with pytest.raises(FieldError, match=words) as raised:
         parsed(**body)
-    assert raised.value.status == 400
+    assert from_engine(raised.value).status == 400
 
 
 def test_a_schema_that_cannot_be_guaranteed_is_refused() -> None:

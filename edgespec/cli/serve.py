@@ -161,8 +161,9 @@ def _serve(config: EngineConfig, sock: socket.socket, wanted: _Wanted) -> None:
     """Load the model and answer until told to end."""
     from datetime import UTC, datetime
 
+    from edgespec import jobs
     from edgespec.cli.render import Screen
-    from edgespec.server import app, guard, jobs, run, schema, stream
+    from edgespec.server import app, guard, run, schema, stream
 
     screen = Screen(color=config.color, status=False)
     with common.open_engine(config, screen, n_sessions=wanted.parallel) as engine:

@@ -18,14 +18,14 @@ from starlette.types import ASGIApp
 
 from edgespec import __version__
 from edgespec.errors import EdgespecError
+from edgespec.fields import Fields, shown
+from edgespec.jobs import Service
 from edgespec.request import sampling_from
 from edgespec.server import schema, wire
 from edgespec.server.errors import RequestError, from_engine, invalid
 from edgespec.server.guard import Guard
-from edgespec.server.jobs import Service
 from edgespec.server.metrics import CONTENT_TYPE, Exposition
 from edgespec.server.stream import Answer, Patience
-from edgespec.server.wire import Fields
 
 MAX_BODY = 4 * 2**20
 """Bytes of a request; more than a context of a million tokens holds."""
@@ -85,7 +85,7 @@ class App:
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._defaults.names:
-            raise RequestError(404, f"there is no model {wire.shown(name)} here", "model", "model_not_found")
+            raise RequestError(404, f"there is no model {shown(name)} here", "model", "model_not_found")
         return _json(self._told())
 
     def _told(self) -> dict[str, Any]:
@@ -179,7 +179,9 @@ def make(
 ) -> ASGIApp:
     """The application: routes behind the guard. See `App` and `Guard`."""
     app = App(service, defaults, patience, created)
-    handlers: dict[Any, Any] = {RequestError: _on_error, HTTPException: _on_http_error, Exception: _on_bug}
+    handlers: dict[Any, Any] = {
+        RequestError: _on_error, EdgespecError: _on_bug, HTTPException: _on_http_error, Exception: _on_bug,
+    }  # fmt: skip
     inner = Starlette(routes=app.routes(), exception_handlers=handlers)
     inner.router.redirect_slashes = False
     return Guard(inner, hosts=hosts, api_key=api_key, log=log)

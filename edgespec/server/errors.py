@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgespec.errors import ConfigError, ContextFullError, EdgespecError, EvalError, ModelError
+from edgespec.errors import BusyError, ConfigError, ContextFullError, EdgespecError, EvalError, FieldError, ModelError
 
 _TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 501: "not_supported_error",
@@ -50,6 +50,10 @@ def from_engine(error: Exception, param: str | None = None) -> RequestError:
     if isinstance(error, RequestError):
         return error
     line = " ".join(str(error).split())
+    if isinstance(error, BusyError):
+        return unavailable(line, error.retry_s)
+    if isinstance(error, FieldError):
+        return invalid(line, error.param or param)
     if isinstance(error, ContextFullError):
         return RequestError(400, line, param, "context_length_exceeded")
     if isinstance(error, ConfigError) or (isinstance(error, ModelError) and not isinstance(error, EvalError)):

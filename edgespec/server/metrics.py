@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edgespec.server.jobs import Service
+from edgespec.jobs import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DRAFT_LENGTHS = (0, 1, 2, 3, 5, 7, 11, 15, 31, 63)

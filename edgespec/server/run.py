@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import ConfigError
+from edgespec.jobs import Service
 from edgespec.server.errors import invalid
-from edgespec.server.jobs import Service
 from edgespec.server.wire import encode
 
 _BACKLOG = 128

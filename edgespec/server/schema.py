@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgespec import config
+from edgespec import config, messages, tools
 from edgespec.constraint import Constraint
 from edgespec.draft import NAMES
 from edgespec.errors import ConfigError
+from edgespec.fields import Fields, shown
 from edgespec.interfaces import Limits, Sampling
+from edgespec.jobs import Wanted
 from edgespec.request import N_LOGPROBS_MAX, sampling_from
-from edgespec.server import messages, tools
 from edgespec.server.errors import RequestError, invalid
-from edgespec.server.jobs import Wanted
-from edgespec.server.wire import Fields, shown
 from edgespec.think import opens_thinking
 
 if TYPE_CHECKING:

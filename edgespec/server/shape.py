@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from edgespec.interfaces import Chunk, Result, TokenLogprobs
-from edgespec.server.tools import CallSplitter
 from edgespec.think import OPEN, ThinkSplitter
+from edgespec.tools import CallSplitter
 
 _LEAST_LOGPROB = -9999.0
 """OpenAI's number for what is all but impossible; JSON has no infinity."""

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from edgespec.errors import EdgespecError
 from edgespec.interfaces import Chunk, Result
+from edgespec.jobs import Event, Job, Service
 from edgespec.server import shape
-from edgespec.server.errors import RequestError
-from edgespec.server.jobs import Event, Job, Service
+from edgespec.server.errors import RequestError, from_engine
 from edgespec.server.schema import Asked
 from edgespec.server.wire import encode
 
@@ -87,15 +88,18 @@ class Answer:
                 loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
         jobs = [Job(wanted, functools.partial(tell, i)) for i, wanted in enumerate(self._asked.wanted)]
-        self._service.submit(jobs)
+        try:
+            self._service.submit(jobs)
+        except EdgespecError as error:
+            raise from_engine(error) from None
         self._jobs = jobs
 
     async def _whole(self) -> dict[str, Any]:
         shapers, results = self._frame.shapers(self._service), dict[int, Result]()
         while len(results) < len(self._jobs):
             index, event = await self._events.get()
-            if isinstance(event, RequestError):
-                raise event
+            if isinstance(event, Exception):
+                raise from_engine(event)
             if isinstance(event, Chunk):
                 shapers[index].push(event)
             elif isinstance(event, Result):
@@ -113,8 +117,8 @@ class Answer:
             except TimeoutError:
                 yield b":\n\n"
                 continue
-            if isinstance(event, RequestError):
-                raise event
+            if isinstance(event, Exception):
+                raise from_engine(event)
             if event == "started":
                 told[index] = True
                 yield frame.chunk(index, frame.opening())

@@ -1,4 +1,4 @@
-"""The one thread that has answers made, and the queue in front of it. Knows nothing of HTTP.
+"""The one thread that has answers made, and the queue in front of it: the server's, and that of `edgespec.calls`.
 
 Answers take turns, as many at a time as the engine was opened with sessions; those share their passes
 (`edgespec.answer.play_together`). A session stays with its place, so that the next request of a conversation finds its
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from edgespec.answer import Stream, play_together
-from edgespec.interfaces import Chunk, Limits, Report, Result, Sampling
-from edgespec.server.errors import RequestError, from_engine, unavailable
+from edgespec.errors import BusyError, ConfigError, ContextFullError, EdgespecError
+from edgespec.interfaces import Chunk, Drafter, Limits, Report, Result, Sampling
 
 if TYPE_CHECKING:
     from edgespec.constraint import Constraint
     from edgespec.core.session import Session
     from edgespec.engine import Engine
 
-Event = Literal["started"] | Chunk | Result | RequestError
+Event = Literal["started"] | Chunk | Result | Exception
 """What becomes of a job: it starts, pieces come, and it ends with a result or an error."""
 _MAX_RETRY_S = 60
 
@@ -35,8 +35,11 @@ class Wanted:
     prompt: Sequence[int]
     sampling: Sampling
     limits: Limits
-    drafter: str | None = None
+    drafter: str | Drafter | None = None
     constraint: Constraint | None = None
+    session: Session | None = None
+    """None: that of the place, where the beginning of the prompt may be in the cache."""
+    learn: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -113,10 +116,20 @@ class Tally:
 class Service:
     """Makes answers one after the other, or `n_places` at a time, on a thread of its own."""
 
-    def __init__(self, engine: Engine, *, n_places: int = 1, n_queue: int = 16) -> None:
-        """`engine` was opened with `n_places` sessions; `n_queue` answers may wait for a place."""
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        n_places: int = 1,
+        n_queue: int | None = 16,
+        closed: Callable[[], EdgespecError] = lambda: BusyError("the server is shutting down", _MAX_RETRY_S),
+    ) -> None:
+        """`engine` was opened with `n_places` sessions.
+
+        `n_queue` answers may wait for a place (None: any number). `closed` is what is told once no more are taken.
+        """
         self.engine = engine
-        self.n_places, self.n_queue = n_places, n_queue
+        self.n_places, self.n_queue, self._closed = n_places, n_queue, closed
         self.tally = Tally()
         self.draining = False
         self._closing = False
@@ -126,7 +139,7 @@ class Service:
         self._free = [_Place() for _ in range(n_places)]
         self._n_used = 0
         self._last_s = 1.0
-        self._thread = threading.Thread(target=self._work, name="edgespec-serve", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="edgespec-answer", daemon=True)
         self._thread.start()
 
     @property
@@ -143,7 +156,7 @@ class Service:
         """Queue the answers of one request, all or none.
 
         Raises:
-            RequestError: 503; the queue is full, or the server is shutting down.
+            EdgespecError: no more are taken; a BusyError where the queue is full.
         """
         with self._changed:
             self.check(len(jobs))
@@ -154,15 +167,17 @@ class Service:
         """Whether there is room for so many answers.
 
         Raises:
-            RequestError: 503; as `submit`.
+            EdgespecError: as `submit`.
         """
         if self.draining:
-            raise unavailable("the server is shutting down", _MAX_RETRY_S)
+            raise self._closed()
+        if self.n_queue is None:
+            return
         n_room = self.n_queue + self.n_places - len(self._playing) - len(self._waiting)
         if n_jobs > n_room:
             self.tally.n_refused += 1
             retry_s = min(_MAX_RETRY_S, max(1, round(self._last_s)))
-            raise unavailable(f"the queue is full ({len(self._waiting)} answers wait): try again", retry_s)
+            raise BusyError(f"the queue is full ({len(self._waiting)} answers wait): try again", retry_s)
 
     def cancel(self, job: Job) -> None:
         """End a job as soon as possible, also in the middle of its prompt; one that waits is forgotten."""
@@ -179,7 +194,7 @@ class Service:
             self.draining = True
             waiting, self._waiting = self._waiting, deque()
         for job in waiting:
-            job.tell(unavailable("the server is shutting down", _MAX_RETRY_S))
+            job.tell(self._closed())
 
     def close(self) -> None:
         """End everything at once. May be called twice; the engine stays open."""
@@ -199,7 +214,7 @@ class Service:
         finally:  # whatever ended it, nobody is left waiting
             self.drain()
             for job in self._playing:
-                job.tell(unavailable("the server is shutting down", _MAX_RETRY_S))
+                job.tell(self._closed())
         for place in self._free:
             self._empty(place)
 
@@ -221,17 +236,18 @@ class Service:
         wanted, job.began_s = job.wanted, time.perf_counter()
         job.place = place = self._place_for(wanted.prompt)
         try:
-            if place.session is None:
-                place.session = self.engine.session()
+            session = wanted.session
+            if session is None:
+                session = place.session = place.session or self.engine.session()
             job.stream = self.engine.stream(
                 wanted.prompt, wanted.sampling, wanted.limits,
-                drafter=wanted.drafter, session=place.session, constraint=wanted.constraint,
+                drafter=wanted.drafter, session=session, constraint=wanted.constraint,
+                learn=wanted.learn,
             )  # fmt: skip
-        except Exception as error:  # an unforeseen one is told without its text, and ends this answer only
-            told = from_engine(error)
-            if told.status >= 500:
+        except Exception as error:  # whatever it is, it ends this answer only
+            if not isinstance(error, ConfigError | ContextFullError):
                 self._empty(place)
-            self._leave(job, told)
+            self._leave(job, error)
             return
         if job.cancelled:
             job.stream.cancel()
@@ -242,7 +258,7 @@ class Service:
         try:
             chunks = play_together(list(streams.values()))
         except Exception as error:  # as above
-            self._fail(streams, from_engine(error))
+            self._fail(streams, error)
             return
         for (job, stream), chunk in zip(streams.items(), chunks, strict=True):
             if chunk is None:
@@ -250,13 +266,14 @@ class Service:
             elif chunk.text or chunk.tokens:
                 job.tell(chunk)
 
-    def _fail(self, streams: dict[Job, Stream], error: RequestError) -> None:
+    def _fail(self, streams: dict[Job, Stream], error: Exception) -> None:
         """End all: a pass that failed may have taken pieces of the others with it.
 
         Which of several the error is about is not known; alone, it is this one's.
         """
         if len(streams) > 1:
-            error = unavailable(f"an answer that was made beside this one failed ({error.message}): ask again")
+            why = str(error) if isinstance(error, EdgespecError) else f"internal error ({type(error).__name__})"
+            error = BusyError(f"an answer that was made beside this one failed ({why}): ask again")
         for job, stream in streams.items():
             stream.close()
             self.tally.add(stream.result)
@@ -264,7 +281,7 @@ class Service:
                 self._empty(job.place)  # what is in the cache by now is not known
             self._leave(job, error)
 
-    def _leave(self, job: Job, end: Result | RequestError) -> None:
+    def _leave(self, job: Job, end: Result | Exception) -> None:
         if isinstance(end, Result):
             self.tally.add(end)
         if job.place is not None:

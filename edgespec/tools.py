@@ -16,8 +16,8 @@ from typing import Any
 
 from edgespec import schema as schemas
 from edgespec.constraint import Constraint
-from edgespec.server.errors import invalid
-from edgespec.server.wire import Fields
+from edgespec.errors import FieldError
+from edgespec.fields import Fields
 
 N_TOOLS_MAX = 128
 """OpenAI's limit."""
@@ -127,12 +127,12 @@ def parse(body: Fields) -> Tools | None:
     """The `tools`, `tool_choice` and `parallel_tool_calls` of a request; None where nothing may be called.
 
     Raises:
-        RequestError: 400; they are not of OpenAI's form, or name a function that is not there.
+        FieldError: they are not of OpenAI's form, or name a function that is not there.
     """
     listed = body.listed("tools", N_TOOLS_MAX) or []
     tools = tuple(_tool(body.as_fields(f"tools.{i}", item)) for i, item in enumerate(listed))
     if len({tool.name for tool in tools}) < len(tools):
-        raise invalid("two tools have the same name", "tools")
+        raise FieldError("two tools have the same name", "tools")
     several = body.flag("parallel_tool_calls", default=True)
     choice = body.take("tool_choice")
     if choice is None or choice == "auto":
@@ -140,17 +140,17 @@ def parse(body: Fields) -> Tools | None:
     if choice == "none":
         return None
     if not tools:
-        raise invalid("tool_choice needs tools", "tool_choice")
+        raise FieldError("tool_choice needs tools", "tool_choice")
     if choice == "required":
         return Tools(tools, needed=True, several=several)
     if isinstance(choice, str):
-        raise invalid('tool_choice must be "auto", "none", "required" or a function', "tool_choice")
+        raise FieldError('tool_choice must be "auto", "none", "required" or a function', "tool_choice")
     return Tools((_chosen(body.as_fields("tool_choice", choice), tools),), needed=True, several=False)
 
 
 def _chosen(choice: Fields, tools: Sequence[Tool]) -> Tool:
     if choice.take("type") != "function":
-        raise invalid('tool_choice must be "auto", "none", "required" or of type "function"', "tool_choice")
+        raise FieldError('tool_choice must be "auto", "none", "required" or of type "function"', "tool_choice")
     function = choice.inner("function")
     name = function.needed_text("name") if function is not None else choice.needed_text("name")
     for fields in (choice, *([function] if function is not None else [])):
@@ -158,25 +158,27 @@ def _chosen(choice: Fields, tools: Sequence[Tool]) -> Tool:
     for tool in tools:
         if tool.name == name:
             return tool
-    raise invalid("tool_choice names a function that is not among the tools", "tool_choice")
+    raise FieldError("tool_choice names a function that is not among the tools", "tool_choice")
 
 
 def _tool(fields: Fields) -> Tool:
     if fields.take("type") != "function":
-        raise invalid(f'{fields.path("type")} must be "function": no other tools are offered here', fields.path("type"))
+        raise FieldError(
+            f'{fields.path("type")} must be "function": no other tools are offered here', fields.path("type")
+        )
     function = fields.inner("function")
     if function is None:
-        raise invalid(f"{fields.path('function')} is missing", fields.path("function"))
+        raise FieldError(f"{fields.path('function')} is missing", fields.path("function"))
     fields.done()
     name = function.needed_text("name")
     if not _NAME.fullmatch(name):
         where = function.path("name")
-        raise invalid(f"{where} must be 1 to 64 letters, digits, underscores and hyphens", where)
+        raise FieldError(f"{where} must be 1 to 64 letters, digits, underscores and hyphens", where)
     description = function.text("description")
     parameters = function.take("parameters")
     function.flag("strict")  # arguments always keep to their schema
     if parameters is not None and not isinstance(parameters, dict):
-        raise invalid(f"{function.path('parameters')} must be a JSON schema, an object", function.path("parameters"))
+        raise FieldError(f"{function.path('parameters')} must be a JSON schema, an object", function.path("parameters"))
     function.done()
     return Tool(name, description, _NO_ARGUMENTS if not parameters else {"type": "object", **parameters})
 

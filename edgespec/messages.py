@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.errors import FieldError
+from edgespec.fields import Fields
 from edgespec.interfaces import Message
-from edgespec.server.errors import invalid
-from edgespec.server.tools import Tools, written_call, written_result
-from edgespec.server.wire import Fields
+from edgespec.tools import Tools, written_call, written_result
 
 N_MESSAGES_MAX = 10_000
 _SYSTEM = ("system", "developer")
@@ -19,11 +19,11 @@ def parse(body: Fields, tools: Tools | None) -> list[Message]:
     """The `messages` of a request; what may be called is told in the system text.
 
     Raises:
-        RequestError: 400; not of OpenAI's form, or of a kind that is not offered here.
+        FieldError: not of OpenAI's form, or of a kind that is not offered here.
     """
     listed = body.listed("messages", N_MESSAGES_MAX)
     if not listed:
-        raise invalid("messages must be a list with one message at least", "messages")
+        raise FieldError("messages must be a list with one message at least", "messages")
     messages: list[Message] = []
     results: list[str] = []
     for i, item in enumerate(listed):
@@ -60,7 +60,7 @@ def _message(fields: Fields, role: str) -> Message:
         text = _content(fields, needed=not calls)
         return Message("assistant", "\n".join([*([text] if text else []), *calls]))
     where = fields.path("role")
-    raise invalid(f"{where} must be system, developer, user, assistant or tool", where)
+    raise FieldError(f"{where} must be system, developer, user, assistant or tool", where)
 
 
 def _calls(fields: Fields) -> Sequence[object]:
@@ -72,7 +72,7 @@ def _call(fields: Fields) -> str:
     fields.take("index")
     function = fields.inner("function")
     if fields.take("type") not in (None, "function") or function is None:
-        raise invalid(f"{fields.where} must be the call of a function", fields.where)
+        raise FieldError(f"{fields.where} must be the call of a function", fields.where)
     fields.done()
     name, arguments = function.needed_text("name"), function.text("arguments")
     function.done()
@@ -84,18 +84,20 @@ def _content(fields: Fields, *, needed: bool = True) -> str:
     value, where = fields.take("content"), fields.path("content")
     if value is None:
         if needed:
-            raise invalid(f"{where} is missing", where)
+            raise FieldError(f"{where} is missing", where)
         return ""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise invalid(f"{where} must be a text, or a list of parts", where)
+        raise FieldError(f"{where} must be a text, or a list of parts", where)
     texts = []
     for i, item in enumerate(value):
         part = fields.as_fields(f"content.{i}", item)
         kind = part.take("type")
         if kind != "text":
-            raise invalid(f'{part.path("type")} must be "text": pictures, sound and files are not offered here', where)
+            raise FieldError(
+                f'{part.path("type")} must be "text": pictures, sound and files are not offered here', where
+            )
         texts.append(part.needed_text("text"))
         part.done()
     return "".join(texts)

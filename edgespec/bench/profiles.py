@@ -20,7 +20,15 @@ def load_profiles() -> dict[str, Profile]:
         TypeError: a figure that is unknown or missing.
     """
     text = resources.files("edgespec.bench").joinpath("profiles.toml").read_text(encoding="utf-8")
-    return {key: _profile(key, table) for key, table in tomllib.loads(text).items()}
+    tables = tomllib.loads(text)
+    return {key: _profile(key, _whole(table, tables)) for key, table in tables.items()}
+
+
+def _whole(table: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A table with what it takes from another one."""
+    own = dict(table)
+    like = own.pop("like", None)
+    return own if like is None else {**tables[like], **own}
 
 
 def _profile(key: str, table: Mapping[str, Any]) -> Profile:

@@ -43,7 +43,10 @@ J/token    energy above idle                       throttled  share of the time 
 """
 
 ProfileName = Annotated[
-    str, typer.Option("--profile", metavar="P", help="pi4, pi5, pixel7, pixel4a, laptop, server, or this-machine.")
+    str,
+    typer.Option(
+        "--profile", metavar="P", help="pi4, pi5, pixel7, pixel4a, laptop, server, server-stock, or this-machine."
+    ),
 ]
 PolicyNames = Annotated[str, typer.Option("--policy", metavar="LIST", help="fast, balanced, cool.")]
 Modes = Annotated[str, typer.Option("--modes", metavar="LIST", help="plain, auto, ngram, oracle, fixed-N.")]

@@ -9,11 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from edgespec.aio import AsyncStream
     from edgespec.chat import Chat
     from edgespec.config import EngineConfig
     from edgespec.constraint import Constraint
+    from edgespec.core.session import Session
     from edgespec.engine import Engine
     from edgespec.errors import (
+        BusyError,
         ConfigError,
         ConstraintError,
         DeviceError,
@@ -34,10 +37,13 @@ if TYPE_CHECKING:
         TokenLogprobs,
         Usage,
     )
+    from edgespec.options import Options
 
 __version__ = "0.1.0.dev0"
 
 _HOME_OF = {
+    "AsyncStream": "edgespec.aio",
+    "BusyError": "edgespec.errors",
     "Chat": "edgespec.chat",
     "Chunk": "edgespec.interfaces",
     "ConfigError": "edgespec.errors",
@@ -56,12 +62,16 @@ _HOME_OF = {
     "ModelError": "edgespec.errors",
     "Report": "edgespec.interfaces",
     "Result": "edgespec.interfaces",
+    "Options": "edgespec.options",
     "Sampling": "edgespec.interfaces",
+    "Session": "edgespec.core.session",
     "TokenLogprobs": "edgespec.interfaces",
     "Usage": "edgespec.interfaces",
 }
 
 __all__ = [
+    "AsyncStream",
+    "BusyError",
     "Chat",
     "Chunk",
     "ConfigError",
@@ -78,9 +88,11 @@ __all__ = [
     "Limits",
     "Message",
     "ModelError",
+    "Options",
     "Report",
     "Result",
     "Sampling",
+    "Session",
     "TokenLogprobs",
     "Usage",
     "__version__",

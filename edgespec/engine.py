@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from edgespec import kernels, paths, state
 from edgespec.answer import Stream
+from edgespec.calls import Calls, closed_error
 from edgespec.config import EngineConfig
-from edgespec.constraint import Constraint
 from edgespec.core.acceptance import Acceptance
 from edgespec.core.controller import Controller
 from edgespec.core.cost import CostModel
@@ -30,18 +30,20 @@ from edgespec.errors import EvalError, ModelError
 from edgespec.interfaces import Chunk, Drafter, Limits, Message, Report, Result, Sampling
 from edgespec.machine import Machine
 from edgespec.opening import Opened, open_model
-from edgespec.request import breakers, check_drafter, check_limits, check_prompt, check_sampling, sampling_from
+from edgespec.options import Options, Prompt
+from edgespec.request import breakers, check_drafter, check_limits, check_prompt, check_sampling
 
 _SAVE_EVERY_S = 30.0
 _MAX_CALIBRATIONS = 3
 """In one process: a machine that is always busy is not measured for ever."""
 
 
-class Engine:
+class Engine(Calls):
     """A loaded model with everything that makes it fast. A context manager; threads may share it and take turns."""
 
     def __init__(self, opened: Opened) -> None:
         """Use `Engine.open`."""
+        super().__init__(opened.target.options.n_seq_max)
         self.config = config = opened.config
         self.exactness = opened.decision
         self.tuned = opened.tuned
@@ -147,41 +149,34 @@ class Engine:
 
     def stream(
         self,
-        prompt: Sequence[int],
+        prompt: Prompt,
         sampling: Sampling | None = None,
         limits: Limits | None = None,
-        *,
-        drafter: str | Drafter | None = None,
-        session: Session | None = None,
-        constraint: Constraint | None = None,
-        learn: bool = False,
+        **options: Unpack[Options],
     ) -> Stream:
-        """Begin an answer; iterate over the result for its pieces.
+        """Begin an answer; iterate over the result for its pieces. One that is left before its end should be closed.
 
         Args:
-            prompt: token ids, as `prompt` or `encode` give them.
+            prompt: a text, token ids, or messages.
             sampling: how tokens are drawn; None: as configured.
             limits: when to end; None: as configured.
-            drafter: a name of `edgespec.draft.NAMES`, or an object of your own, on its own thread unless `inline`.
-            session: continue in its KV cache, ending an answer that still runs there; None: a fresh one that is
-                forgotten afterwards. An answer that is left before its end should be closed.
-            constraint: what the answer must look like; with the drafter "auto", what it leaves no choice about is
-                drafted too.
-            learn: keep the text, prompt included, in the user's data folder, to draft from it in later answers.
+            options: by name, before those of `sampling` and `limits`. Without `session` a fresh one is made, and
+                forgotten afterwards. What a constraint leaves no choice about is drafted too with the drafter "auto".
 
         Raises:
             ConfigError: an option has no such value, or llama.cpp refuses the grammar.
             ContextFullError: the prompt does not fit.
             ModelError: the engine is closed, or this process was forked after it was opened.
         """
-        self._check_process()
-        sampling = sampling or sampling_from(self.config)
-        limits = limits or Limits(self.config.max_tokens, max_draft=self.config.max_draft)
+        asked = self._wanted(prompt, options, sampling, limits)
+        ids, sampling, limits, drafter, session = (
+            asked.prompt, asked.sampling, asked.limits, asked.drafter, asked.session,
+        )  # fmt: skip
         check_sampling(sampling, self.target.n_vocab)
         if sampling.dry_multiplier and sampling.dry_breakers is None:
             sampling = replace(sampling, dry_breakers=self._breakers)
         check_limits(limits)
-        check_prompt(prompt, self.target.n_vocab)
+        check_prompt(ids, self.target.n_vocab)
         with self._lock:
             self._check_open()
             owned = session is None
@@ -192,12 +187,12 @@ class Engine:
                 before = self._answering.get(session)
                 if before is not None:
                     before.cancel()  # a session tells one text: a new answer ends the one before
-                guide = self.target.guide(constraint.grammar) if constraint is not None else None
+                guide = self.target.guide(asked.constraint.grammar) if asked.constraint is not None else None
                 forced = None
                 if guide is not None and drafting is not None and (drafter or self.config.drafter) == "auto":
                     forced = Drafting(ForcedDrafter(guide, self.target.piece), self.target.n_vocab)
                 generation = Generation(
-                    session, prompt, sampling, limits, self.target.piece, time.perf_counter, drafting, controller,
+                    session, ids, sampling, limits, self.target.piece, time.perf_counter, drafting, controller,
                     guide, forced, others,
                 )  # fmt: skip
             except BaseException:
@@ -205,9 +200,12 @@ class Engine:
                     self.release(session)
                 raise
             self._answering[session] = generation
-            if learn:
+            if asked.learn:
                 self._learning.add(generation)
-            return Stream(self, generation, owned)
+            stream = Stream(self, generation, owned)
+            with self._making:
+                self._running.add(stream)
+            return stream
 
     @cached_property
     def _breakers(self) -> tuple[tuple[int, ...], ...]:
@@ -222,6 +220,7 @@ class Engine:
         """Save what was learned and free the model. May be called twice. A forked child leaves all to its parent."""
         if os.getpid() != self._pid:
             return
+        self._end_calls()
         with self._lock:
             if self._closed:
                 return
@@ -248,7 +247,7 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ModelError("the engine is closed; open a new one")
+            raise closed_error()
 
     def _seat(self, session: Session) -> None:
         """Give the session a place in the KV cache, taking that of the one unused for longest."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from edgespec.answer import Stream, play_together
-from edgespec.errors import BusyError, ConfigError, ContextFullError, EdgespecError
+from edgespec.errors import BusyError, ConfigError, ContextFullError, EdgespecError, EvalCancelled
 from edgespec.interfaces import Chunk, Drafter, Limits, Report, Result, Sampling
 
 if TYPE_CHECKING:
@@ -180,13 +180,23 @@ class Service:
             raise BusyError(f"the queue is full ({len(self._waiting)} answers wait): try again", retry_s)
 
     def cancel(self, job: Job) -> None:
-        """End a job as soon as possible, also in the middle of its prompt; one that waits is forgotten."""
+        """End a job as soon as possible, also in the middle of its prompt; one that waits is told EvalCancelled."""
         with self._changed:
             job.cancelled = True
-            if job in self._waiting:
+            waits = job in self._waiting
+            if waits:
                 self._waiting.remove(job)
+        if waits:
+            job.tell(EvalCancelled("the answer was cancelled before it began"))
         if job.stream is not None:
             job.stream.cancel()
+
+    def cancel_all(self) -> None:
+        """End all jobs, as `cancel` does."""
+        with self._changed:
+            jobs = [*self._playing, *self._waiting]
+        for job in jobs:
+            self.cancel(job)
 
     def drain(self) -> None:
         """Take nothing more, send away what waits, and finish what is being made."""

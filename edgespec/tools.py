@@ -193,6 +193,26 @@ def written_result(content: str) -> str:
     return f"<tool_response>\n{content}\n</tool_response>"
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function as the model wrote it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def calls(text: str) -> tuple[Call, ...]:
+    """The calls in an answer that was asked for with tools; one that was cut off is left out."""
+    splitter, found = CallSplitter(), list[tuple[str, str]]()
+    for delta in [*splitter.push(text), *splitter.finish()]:
+        for call in delta.get("tool_calls", ()):
+            function = call["function"]
+            if "name" in function:
+                found.append((function["name"], ""))
+            found[-1] = (found[-1][0], found[-1][1] + function["arguments"])
+    return tuple(Call(name, json.loads(arguments)) for name, arguments in found if _is_json(arguments))
+
+
 class CallSplitter:
     """Streamed text into `delta` objects of OpenAI's streams: content, and calls with their arguments as they come.
 

@@ -354,8 +354,11 @@ class Chunk:
     text: str
     tokens: tuple[int, ...]
     n_from_draft: int
+    """The first so many of the tokens were guessed; the target accepted them."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each token where they were asked for, else none."""
+    n_drafted: int = 0
+    """Tokens that were guessed for the pass behind this piece, right or wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Generation:
             self._account(plan, tokens, n_accepted, timing, undo_s)
         self._conclude()
         self.stats.committed(n, self._clock())
-        return Chunk(text + self._flush(), tokens, n_accepted, logprobs)
+        return Chunk(text + self._flush(), tokens, n_accepted, logprobs, len(plan.draft.tokens))
 
     def cancel(self) -> str:
         """End here, keeping what was said; return text that was held back."""

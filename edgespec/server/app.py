@@ -25,6 +25,7 @@ from edgespec.server import schema, wire
 from edgespec.server.errors import RequestError, from_engine, invalid
 from edgespec.server.guard import Guard
 from edgespec.server.metrics import CONTENT_TYPE, Exposition
+from edgespec.server.page import page
 from edgespec.server.stream import Answer, Patience
 
 MAX_BODY = 4 * 2**20
@@ -57,6 +58,7 @@ class App:
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
             Route("/health", self._health),
+            Route("/", page),
             Route("/props", self._props),
             Route("/metrics", self._metrics),
             Route("/tokenize", self._tokenize, methods=["POST"]),

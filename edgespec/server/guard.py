@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgespec.server.errors import RequestError
 from edgespec.server.stream import respond_error
 
-OPEN_PATHS = frozenset({"/health"})
-"""What is answered without a key."""
+OPEN_PATHS = frozenset({"/", "/health"})
+"""What is answered without a key; the page at "/" asks for it."""
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 

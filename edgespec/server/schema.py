@@ -35,7 +35,7 @@ _NUMBERS = tuple(
 )  # fmt: skip
 _HARMLESS = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prediction", "cache_prompt", "timings_per_token",
+    "prediction", "cache_prompt",
 )  # fmt: skip
 """Fields that other servers know and that say nothing about the text. They are named in the answer."""
 _FORMATS = "text, json_object or json_schema"
@@ -66,6 +66,8 @@ class Asked:
     """What precedes each answer; empty: nothing."""
     calls: bool = False
     """Whether functions may be called."""
+    per_token: bool = False
+    """Whether each piece of a stream has the `timings` so far."""
     thinking: bool | None = None
     """Whether answers begin inside a `<think>` block; None: such blocks are not looked for."""
 
@@ -140,13 +142,14 @@ def _common(
     limits = replace(_limits(body, engine.config), max_draft=max_draft)
     stream = body.flag("stream")
     include_usage = _include_usage(body.inner("stream_options"), stream=stream)
-    ignored = body.drop(_HARMLESS)
+    per_token = stream and body.flag("timings_per_token")
+    ignored = body.drop((*_HARMLESS, "timings_per_token"))  # what is not streamed has no pieces
     body.done()
     wanted = tuple(
         Wanted(prompt, replace(sampling, attempt=attempt), limits, drafter, constraint)
         for prompt in prompts for attempt in range(n)
     )  # fmt: skip
-    return Asked(False, wanted, stream, include_usage, n_top is not None, seed, ignored)
+    return Asked(False, wanted, stream, include_usage, n_top is not None, seed, ignored, per_token=per_token)
 
 
 def _include_usage(options: Fields | None, *, stream: bool) -> bool:

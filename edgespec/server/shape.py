@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from edgespec.interfaces import Chunk, Result, TokenLogprobs
@@ -247,6 +248,56 @@ def timings(result: Result) -> dict[str, Any]:
         "draft_n_accepted": report.accepted,
         "report": asdict(report),
     }
+
+
+def by_origin(chunk: Chunk, piece: Piece) -> tuple[Chunk, ...]:
+    """The guessed part of a piece and the model's own; the piece as it is where its text does not divide so.
+
+    Text that was held back, as by a stop string, and characters across the border do not.
+    """
+    n = chunk.n_from_draft
+    if not 0 < n < len(chunk.tokens):
+        return (chunk,)
+    try:
+        guessed, own = (b"".join(map(piece, part)).decode() for part in (chunk.tokens[:n], chunk.tokens[n:]))
+    except UnicodeDecodeError:
+        return (chunk,)
+    if guessed + own != chunk.text:
+        return (chunk,)
+    return (
+        replace(chunk, text=guessed, tokens=chunk.tokens[:n], logprobs=chunk.logprobs[:n]),
+        Chunk(own, chunk.tokens[n:], 0, chunk.logprobs[n:]),
+    )
+
+
+class Running:
+    """`timings` of an answer under way: what has been sent adds up to, in llama-server's names.
+
+    Source: llama-server's `timings_per_token`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self._began_s: float | None = None
+        self._n = self._n_first = self._drafted = self._accepted = 0
+
+    def add(self, chunk: Chunk) -> dict[str, Any]:
+        """The numbers with this piece."""
+        now_s = self._clock()
+        self._n += len(chunk.tokens)
+        if self._began_s is None:
+            self._began_s, self._n_first = now_s, self._n
+        self._drafted += chunk.n_drafted
+        self._accepted += chunk.n_from_draft
+        seconds = now_s - self._began_s
+        return {
+            "predicted_n": self._n,
+            "predicted_ms": 1000 * seconds,
+            "predicted_per_second": (self._n - self._n_first) / seconds if seconds > 0 else None,
+            "draft_n": self._drafted,
+            "draft_n_accepted": self._accepted,
+        }
 
 
 def _rate(name: str, n: int, seconds: float) -> dict[str, Any]:

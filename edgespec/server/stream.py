@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -109,7 +109,7 @@ class Answer:
 
     async def _stream(self) -> AsyncGenerator[bytes, None]:
         frame, shapers, results = self._frame, self._frame.shapers(self._service), dict[int, Result]()
-        told = [False] * len(self._jobs)
+        told, piece = [False] * len(self._jobs), _piece_of(self._service)
         while len(results) < len(self._jobs):
             try:
                 async with asyncio.timeout(self._patience.ping_s if any(told) else None):
@@ -123,8 +123,8 @@ class Answer:
                 told[index] = True
                 yield frame.chunk(index, frame.opening())
             elif isinstance(event, Chunk):
-                for part in shapers[index].push(event):
-                    yield frame.chunk(index, part)
+                if pieces := b"".join(frame.pieces(index, shapers[index], event, piece)):
+                    yield pieces
             elif isinstance(event, Result):
                 for part in shapers[index].finish():
                     yield frame.chunk(index, part)
@@ -165,14 +165,11 @@ class _Frame:
             "model": model,
         }
         self._notes = {"seed": asked.seed, "ignored": list(asked.ignored)}
+        self._running = [shape.Running() for _ in asked.wanted] if asked.per_token else None
 
     def shapers(self, service: Service) -> list[shape.Shaper]:
         """One for each choice."""
-        asked, engine = self._asked, service.engine
-
-        def piece(token: int) -> bytes:
-            return engine.decode([token])
-
+        asked, piece = self._asked, _piece_of(service)
         if asked.chat:
             return [
                 shape.ChatShaper(piece, logprobs=asked.logprobs, calls=asked.calls, thinking=asked.thinking)
@@ -198,6 +195,15 @@ class _Frame:
             return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
         return {"text": "", "logprobs": None}
 
+    def pieces(self, index: int, shaper: shape.Shaper, chunk: Chunk, piece: shape.Piece) -> Iterator[bytes]:
+        """What a piece of the answer adds to a stream; what was guessed apart from the rest where that is asked for."""
+        if self._running is None:
+            yield from (self.chunk(index, part) for part in shaper.push(chunk))
+            return
+        for half in shape.by_origin(chunk, piece):
+            timings = self._running[index].add(half)
+            yield from (self.chunk(index, part, timings=timings) for part in shaper.push(half))
+
     def chunk(self, index: int, part: dict[str, Any], reason: str | None = None, **more: Any) -> bytes:
         """A piece of a stream."""
         choice = {"index": index, **part, "finish_reason": reason}
@@ -221,6 +227,11 @@ class _Frame:
         usage = {"usage": None} if self._asked.include_usage else {}
         kind = f"{self._kind}.chunk" if self._asked.chat else self._kind
         return b"data: " + encode({**self._head, "object": kind, **usage, **body}) + b"\n\n"
+
+
+def _piece_of(service: Service) -> shape.Piece:
+    engine = service.engine
+    return lambda token: engine.decode([token])
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:

@@ -116,14 +116,14 @@ class Tab:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, condition: str) -> None:
-        """Wait for what happens at once unless the machine is busy."""
+    def until(self, condition: str, every_s: float = 0.01) -> None:
+        """Wait for what happens at once unless the machine is busy, looking every so often."""
         until_s = time.monotonic() + WAIT_S
         while not self.js(condition):
             assert time.monotonic() < until_s, (
                 f"never came: {condition}; the page: {self.js('document.body?.innerText')}"
             )
-            time.sleep(0.01)
+            time.sleep(every_s)
 
     def text(self, selector: str) -> str:
         """What an element holds as text."""

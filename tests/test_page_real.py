@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +38,7 @@ def converse(tab: Tab, asked: tuple[str, ...]) -> None:
         tab.type(text)
         tab.press("Enter")
         tab.until("document.querySelector('#send').textContent === 'Stop'")
-        tab.until(DONE)
+        tab.until(DONE, 0.3)  # looking takes time from the model
 
 
 def test_a_conversation(default_model: Path) -> None:
@@ -58,10 +60,24 @@ def test_a_conversation(default_model: Path) -> None:
         assert tab.seen("Runtime.exceptionThrown") == []
 
 
+@contextmanager
+def told_by_the_command_line(model: str) -> Iterator[str]:
+    """The address of `edgespec serve`, with its usual options."""
+    code = "from edgespec.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "serve", model, "--port", "0", "--ctx", "2048", "--temp", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            found = next(found for line in process.stderr if (found := re.search(r"(http://\S+)/v1,", line)))
+            yield f"{found[1]}/"
+        finally:
+            process.terminate()
+
+
 def main(model: str, file: str) -> None:
     """A desktop and a phone side by side, the phone in the dark."""
-    with served(Path(model)) as live, browsing() as browser:
-        url, pictures = f"http://127.0.0.1:{live.port}/", []
+    with told_by_the_command_line(model) as url, browsing() as browser:
+        pictures = []
         for width, phone, scheme in ((860, False, "light"), (360, True, "dark")):
             with browser.tab(url, width=width, height=720, phone=phone) as tab:
                 tab.media(prefers_color_scheme=scheme)

@@ -1,7 +1,8 @@
 // The chat: what is asked, how its answer streams in, and what is shown of how it was made.
 const $ = (id) => document.getElementById(id);
 const RETRY_TEMPERATURE = 0.7; // as /retry in the terminal: a greedy answer would come out the same
-const DRAW_MS = 50, KEEP_MS = 2000, SENSE_MS = 2000, N_SAID = 4000;
+// Drawing takes time from the cores that the model needs: ten times a second is enough to read.
+const DRAW_MS = 100, KEEP_MS = 2000, SENSE_MS = 2000, N_SAID = 4000;
 
 const state = store.load();
 // --- the conversation ---

@@ -59,9 +59,8 @@ function drafting(report) {
   if (report) {
     const saved = report.saved_s;
     const gain = typeof saved !== "number" ? "" : saved < 0 ? `, cost ${number(-saved, 2)} s` : `, saved ${number(saved, 2)} s`;
-    const why = report.team_changes?.length ? ` · ${report.team_changes[report.team_changes.length - 1].reason}` : "";
     const how = report.drafted ? `${report.accepted} of ${report.drafted} guessed tokens accepted` : "nothing guessed: no match, or not worth it";
-    return `Drafting on (${report.drafter}): ${how}${gain}${why}`;
+    return `Drafting on (${report.drafter}): ${how}${gain}`;
   }
   if (running?.timings && !running.timings.draft_n) return "Drafting on: nothing guessed yet";
   return "Drafting on";

@@ -6,11 +6,11 @@ import queue
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from edgespec.errors import ModelError
-from edgespec.interfaces import Limits, Message, Result, Sampling
+from edgespec.interfaces import Chunk, Limits, Message, Result, Sampling
 from edgespec.jobs import Event, Job, Service, Wanted
 from edgespec.options import Messages, Options, Prompt, wanted
 
@@ -102,20 +102,26 @@ class Calls(ABC):
         system = [Message("system", self.config.system)] if self.config.system else []
         return [*system, Message("user", messages)]
 
-    def _wait(self, asked: Wanted) -> Result:
+    def pieces(self, asked: Wanted) -> Iterator[Chunk | Result]:
+        """The pieces of an answer and then its result; it is made by the queue at its own pace, and ends if left."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         job, service = Job(asked, events.put), self._queue()
         service.submit([job])
         try:
             while True:
                 event = events.get()
-                if isinstance(event, Result):
-                    return event
                 if isinstance(event, Exception):
                     raise event
+                if event != "started":
+                    yield event
+                if isinstance(event, Result):
+                    return
         except BaseException:  # Ctrl-C, for one: the answer must not go on behind the caller's back
             service.cancel(job)
             raise
+
+    def _wait(self, asked: Wanted) -> Result:
+        return next(piece for piece in self.pieces(asked) if isinstance(piece, Result))
 
     def _queue(self) -> Service:
         with self._making:

@@ -9,7 +9,7 @@ from edgespec.core.controller import Controller
 from edgespec.core.drafting import Drafting
 from edgespec.core.offers import FittedDrafter, TargetFacts
 from edgespec.core.session import Session
-from edgespec.draft import AUTO, PACKAGED, REGISTRY, STORED, package, store
+from edgespec.draft import AUTO, PACKAGED, REGISTRY, STORED, package, plugins, store
 from edgespec.draft.isolated import IsolatedDrafter
 from edgespec.errors import DrafterError, EdgespecError
 from edgespec.interfaces import Drafter
@@ -110,9 +110,9 @@ class Drafters:
             if made is None:
                 return None
             tools.pins[key] = None
-            if not isinstance(wanted, str) and not getattr(made, "inline", False):
+            if not _is_ours(wanted) and not getattr(made, "inline", False):
                 pin = tools.pins[key] = self._machine.drafter_pin()
-                made = IsolatedDrafter(made, settle=pin)
+                made = IsolatedDrafter(made, settle=pin, owned=isinstance(wanted, str))
             tools.draftings[key] = Drafting(made, self._target.n_vocab)
         return tools.draftings[key]
 
@@ -121,11 +121,17 @@ class Drafters:
         if isinstance(wanted, str):
             if wanted in self._refused:
                 return None
-            made = REGISTRY[wanted](self._target.piece)
+            try:
+                factory = REGISTRY.get(wanted) or functools.partial(plugins.make, wanted)
+                made = factory(self._target.piece)
+            except DrafterError as error:
+                self._note(f"the drafter {wanted} is left out: {error}")
+                self._refused.add(wanted)
+                return None
         else:
             made = wanted
-            if not getattr(made, "inline", False):
-                return made  # it is asked nothing on this thread
+        if not _is_ours(wanted) and not getattr(made, "inline", False):
+            return made  # it is asked nothing on this thread
         if isinstance(made, FittedDrafter):
             try:
                 note = made.fit(self._facts)
@@ -169,6 +175,10 @@ class Drafters:
                 found.close()
                 self._remembered = True
         return self._remembered
+
+
+def _is_ours(wanted: str | Drafter) -> bool:
+    return isinstance(wanted, str) and wanted in REGISTRY
 
 
 def facts_of(target: LlamaTarget) -> TargetFacts:

@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
     """Longest draft, up to the engine's own `max_draft`; 0: none."""
     ignore_eog: bool | None
     drafter: str | Drafter | None
-    """A name of `edgespec.draft.names()`, or an object of your own, on its own thread unless `inline`."""
+    """A name of `edgespec.draft.NAMES` or of a plug-in, or an object of your own, on its own thread unless `inline`."""
     session: Session | None
     """Continue in its KV cache, ending an answer that still runs there."""
     learn: bool | None

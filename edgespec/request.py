@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from itertools import chain
 from numbers import Integral, Real
 
 from edgespec.config import EngineConfig
-from edgespec.draft import NAMES
+from edgespec.draft import NAMES, plugins
 from edgespec.errors import ConfigError
 from edgespec.interfaces import Limits, Sampling, Tokenizer
 
@@ -62,8 +63,10 @@ def check_drafter(name: str) -> None:
     Raises:
         ConfigError: naming the choices.
     """
-    if name not in NAMES:
-        raise ConfigError(f"unknown drafter {name!r}: choose one of {', '.join(NAMES)}")
+    if name not in NAMES and name not in (others := plugins.names()):
+        near = difflib.get_close_matches(name, (*NAMES, *others), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"unknown drafter {name!r}: {hint}choose one of {', '.join((*NAMES, *others))}")
 
 
 def sampling_from(config: EngineConfig, attempt: int = 0) -> Sampling:

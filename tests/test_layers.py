@@ -16,7 +16,7 @@ PACKAGE = ROOT / "edgespec"
 
 BASE = {"conditions", "interfaces", "errors", "paths"}
 ADAPTERS = {"target", "draft", "device", "hub", "kernels"}
-TOP = {"cli", "server", "bench", "train", "testing"}
+TOP = {"cli", "server", "bench", "train", "testing", "compat"}
 
 # What each part may import of the package, itself aside. Modules not named here (engine, chat, config, ...) compose:
 # they may use everything below the top.

@@ -5,6 +5,7 @@ A guess that comes late is still used where the text meanwhile went the way it g
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from collections.abc import Callable, Sequence
@@ -23,9 +24,18 @@ class IsolatedDrafter:
     """Runs `propose` of another drafter on a daemon thread, one question at a time."""
 
     def __init__(
-        self, drafter: Drafter, deadline_s: float = DEADLINE_S, settle: Callable[[], None] | None = None
+        self,
+        drafter: Drafter,
+        deadline_s: float = DEADLINE_S,
+        settle: Callable[[], None] | None = None,
+        *,
+        owned: bool = False,
     ) -> None:
-        """The thread starts with the first question; `settle` is called on it before each one, to choose its cores."""
+        """The thread starts with the first question; `settle` is called on it before each one, to choose its cores.
+
+        `owned`: the drafter is closed with this one, on the thread where it ran.
+        """
+        self._owned = owned
         self.name = drafter.name
         self._drafter = drafter
         self._deadline_s = deadline_s
@@ -81,11 +91,16 @@ class IsolatedDrafter:
     def close(self) -> None:
         """Let the thread end after the question it is at; a hung one is left behind, as a daemon.
 
-        The drafter itself stays open: it belongs to who made it, and may serve other answers.
+        Unless it is owned the drafter itself stays open: it belongs to who made it, and may serve other answers.
+
+        Raises:
+            Exception: whatever an owned drafter raised that was never asked.
         """
         with self._changed:
-            self._closed = True
+            first, self._closed = not self._closed, True
             self._changed.notify_all()
+        if self._owned and first and self._thread is None:
+            self._drafter.close()
 
     def _ask(self, text: tuple[int, ...], limit: int) -> None:
         self._question = (text, limit)
@@ -102,7 +117,7 @@ class IsolatedDrafter:
             with self._changed:
                 self._changed.wait_for(lambda: self._question is not None or self._closed)
                 if self._closed or self._question is None:
-                    return
+                    break
                 (text, limit), self._question = self._question, None
                 sampling, self._sampling = self._sampling, None
             answer: Draft | BaseException
@@ -117,6 +132,9 @@ class IsolatedDrafter:
             with self._changed:
                 self._answer, self._busy = (text, answer), False
                 self._changed.notify_all()
+        if self._owned:
+            with contextlib.suppress(Exception):  # nobody is left who could be told; the text does not depend on it
+                self._drafter.close()
 
 
 def _plain(draft: Draft) -> Draft:

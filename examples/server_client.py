@@ -9,4 +9,4 @@ answer = client.chat.completions.create(
     model="default", messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=30
 )
 print(answer.choices[0].message.content)
-print(answer.model_extra["timings"]["draft_n_accepted"], "drafted tokens accepted")
+print((answer.model_extra or {})["timings"]["draft_n_accepted"], "drafted tokens accepted")

@@ -255,6 +255,25 @@ def test_cancel_ends_what_plays_and_what_waits(engine: Engine) -> None:
     assert engine.generate(PROMPT, **PLAIN).finish_reason == "length"
 
 
+def test_cancel_in_a_prompt_ends_it_before_its_next_pass(engine: Engine) -> None:
+    real, passes = engine.target.eval, list[bool]()
+    prompt = [5, *range(3, 200)] * 9
+
+    def watched(plans: Any) -> Any:
+        passes.append(plans[0].rows)
+        if len(passes) == 2:
+            engine.cancel()  # as another thread would, while the prompt is evaluated
+        return real(plans)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.target, "eval", watched)
+        result = engine.generate(prompt, **PLAIN)
+    assert result.finish_reason == "cancelled"
+    assert result.tokens == ()
+    assert passes == [False, False], "the prompt has more passes than these two"
+    assert engine.generate(prompt, **PLAIN).finish_reason == "length"
+
+
 def test_closing_ends_what_plays_and_tells_what_waits(path: Path) -> None:
     engine = open_engine(path)
 

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra [server] is not installed")
 from browser import MISSING, Tab, browsing
+from page_tools import DONE, say
 from server_fakes import Live, serving
 
 from edgespec.config import EngineConfig
 from edgespec.engine import Engine
 
 pytestmark = [pytest.mark.model, pytest.mark.skipif(MISSING is not None, reason=MISSING or "")]
-DONE = "document.querySelector('#send').textContent === 'Send' && !!document.querySelector('article.assistant')"
 ASKED = ("Write a Python function that adds two numbers.", "Now the same function with type hints.")
 
 
@@ -34,9 +34,7 @@ def served(model: Path) -> Iterator[Live]:
 def converse(tab: Tab, asked: tuple[str, ...]) -> None:
     tab.until("document.querySelector('#model').textContent !== ''")
     for text in asked:
-        tab.js("document.querySelector('#input').focus()")
-        tab.type(text)
-        tab.press("Enter")
+        say(tab, text, wait=False)
         tab.until("document.querySelector('#send').textContent === 'Stop'")
         tab.until(DONE, 0.3)  # looking takes time from the model
 

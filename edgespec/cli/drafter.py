@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgespec.cli import drafter_store
+from edgespec.cli import drafter_store, drafter_train
 from edgespec.errors import ConfigError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 NONE = "none"
 app.command()(drafter_store.index)
 app.command()(drafter_store.forget)
+app.command()(drafter_train.train)
 
 
 def _names(incomplete: str) -> list[str]:

@@ -201,7 +201,8 @@ class Generator:
 def likeliest(rows: Row, n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Ids and logits of each row's candidates, likeliest first: at least its `n` likeliest tokens, in order.
 
-    The `n` likeliest lie in the `n` blocks whose best tokens are likeliest: all others need not be looked at.
+    The `n` likeliest lie in the `n` blocks whose best tokens are likeliest: all others need not be looked at. Where the
+    vocabulary does not fill its last block, candidates behind the first `n` may be no tokens, of a logit of -inf.
     """
     n_rows, n_vocab = rows.shape
     n_blocks = -(-n_vocab // _BLOCK)

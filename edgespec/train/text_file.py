@@ -93,11 +93,17 @@ class TextFile:
             if writing:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: io.BufferedRandom | io.BufferedReader = path.open("a+b") if writing else path.open("rb")
+        except OSError as error:
+            raise DrafterError(f"{path} cannot be used: {error.strerror or error}") from error
+        try:
             if writing:
                 _lock(self._file, path)
             self.n_bytes = self._scan(writing)
-        except OSError as error:
-            raise DrafterError(f"{path} cannot be used: {error.strerror or error}") from error
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, OSError | ValueError):
+                raise DrafterError(f"{path} cannot be used: {error}") from error
+            raise
 
     def _scan(self, writing: bool) -> int:
         self._file.seek(0, os.SEEK_END)
@@ -163,7 +169,7 @@ class TextFile:
             assert self._map is not None
             begin = at + _HEAD.size
             body = self._map[begin : begin + n_meta + self._body(n_all, n_answer)]
-            if zlib.crc32(body) == _HEAD.unpack(self._map[at:begin].tobytes())[4]:
+            if zlib.crc32(body.data) == _HEAD.unpack(self._map[at:begin].tobytes())[4]:
                 yield self._answer(body, n_all, n_answer, n_meta)
 
     def _answer(self, body: npt.NDArray[np.uint8], n_all: int, n_answer: int, n_meta: int) -> Answer:

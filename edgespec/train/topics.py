@@ -32,10 +32,11 @@ architecture
     .split("|")
 )
 
-NAMES = tuple(
-    """Anna Ben Carla David Elena Farid Grace Hugo Ines Jamal Kira Leo Maya Noah Olga Priya Quentin Rosa Samir
-Tara Uma Victor Wendy Yusuf Zoe""".split()
-)  # noqa: SIM905 - a list of names reads better as a line
+NAMES = (
+    "Anna", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jamal", "Kira",
+    "Leo", "Maya", "Noah", "Olga", "Priya", "Quentin", "Rosa", "Samir", "Tara", "Uma", "Victor",
+    "Wendy", "Yusuf", "Zoe",
+)  # fmt: skip
 
 SYSTEMS = (
     "You are a helpful assistant.",

@@ -66,7 +66,7 @@ def told_by_the_command_line(model: str) -> Iterator[str]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            found = next(found for line in process.stderr if (found := re.search(r"(http://\S+)/v1,", line)))
+            found = next(found for line in process.stderr if (found := re.search(r"(http://\S+)/ \(API", line)))
             yield f"{found[1]}/"
         finally:
             process.terminate()

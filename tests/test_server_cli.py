@@ -74,7 +74,7 @@ def started(*options: str, pass_s: float) -> Iterator[tuple[subprocess.Popen[str
             line = process.stderr.readline()
             assert line, told
             told += line
-        found = re.search(r"fake on http://127\.0\.0\.1:(\d+)/v1, 4096 tokens", told)
+        found = re.search(r"fake on http://127\.0\.0\.1:(\d+)/ \(API: /v1\), 4096 tokens", told)
         assert found is not None
         try:
             yield process, int(found[1]), told

@@ -25,6 +25,7 @@ Examples:
   edgespec serve --host 0.0.0.0 --api-key-file ~/edgespec.key
 
 \b
+In a browser: http://127.0.0.1:8080/ is a chat.
 A client: OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")
 Also there: /health, /metrics (Prometheus), /props, /tokenize, /detokenize.
 """
@@ -180,7 +181,7 @@ def _serve(config: EngineConfig, sock: socket.socket, wanted: _Wanted) -> None:
         )
         where = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
         screen.line(
-            f"{engine.model_name} on http://{where}:{sock.getsockname()[1]}/v1, "
+            f"{engine.model_name} on http://{where}:{sock.getsockname()[1]}/ (API: /v1), "
             f"{engine.n_ctx // wanted.parallel} tokens of context; Ctrl-C ends it"
         )
         run.Server(application, service).run_until_told(sock)

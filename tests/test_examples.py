@@ -48,6 +48,6 @@ def _against_a_server(path: Path, model: Path) -> str:
         try:
             assert server.stdout is not None
             line = next(line for line in server.stdout if "http://" in line)
-            return _run(path, next(word for word in line.replace(",", " ").split() if word.startswith("http://")))
+            return _run(path, next(word for word in line.split() if word.startswith("http://")) + "v1")
         finally:
             server.terminate()

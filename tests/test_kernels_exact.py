@@ -189,6 +189,28 @@ def test_switched_off_they_compute_nothing(run: Run) -> None:
     assert run(n=64, n_columns=64, n_rows=5, n_threads=2, seed=1, on=False) == {"wrong": [], "n_shares": 0}
 
 
+@given(
+    n_heads=st.integers(1, 4),
+    n_cells=st.sampled_from([32, 256, 512, 544, 1024]),
+    n_rows=st.integers(1, 4),
+    n_threads=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_a_row_of_attention_is_the_same_on_any_number_of_threads_and_beside_others(
+    run: Run, n_heads: int, n_cells: int, n_rows: int, n_threads: int, seed: int
+) -> None:
+    case = {"n_heads": n_heads, "n_cells": n_cells, "n_rows": n_rows, "n_threads": n_threads, "seed": seed}
+    assert run(**case, on=True) == {"steady": True}
+
+
+def test_ggmls_own_attention_of_a_single_row_hangs_on_the_threads(run: Run) -> None:
+    """What ours is there to avoid; if ggml changes it, docs/decisions/0017 is due."""
+    case = {"n_heads": 2, "n_rows": 1, "n_threads": 2, "seed": 1}
+    assert run(**case, n_cells=512, on=False) == {"steady": False}
+    assert run(**case, n_cells=512, on=True) == {"steady": True}
+    assert run(**case, n_cells=480, on=False) == {"steady": True}, "not split yet"
+
+
 _HARNESS = r"""
 #include <stdio.h>
 #include <stdlib.h>

@@ -29,10 +29,10 @@ HOW = "run `edgespec kernels build`"
 """What mends kernels that are missing or damaged; the end of the reason then."""
 SOURCES = Path(__file__).parent / "c"
 _COMMON = (
-    "hook.c", "shares.c", "unpacked.c", "k.c", "selftest.c", "selftest_k.c", "hook.h", "rows.h", "shares.h",
-    "unpacked.h", "k.h", "selftest.h",
+    "hook.c", "attention.c", "shares.c", "unpacked.c", "k.c", "selftest.c", "selftest_k.c", "hook.h", "rows.h",
+    "shares.h", "unpacked.h", "k.h", "selftest.h",
 )  # fmt: skip
-_ARM_COMMON = ("hook_arm.c", "selftest_arm.c", "hook.h", "rows_arm.h", "selftest.h")
+_ARM_COMMON = ("hook_arm.c", "attention.c", "selftest_arm.c", "hook.h", "rows_arm.h", "selftest.h")
 _FLAGS = (
     "-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-Wl,-z,defs",

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
-_F32 = 0
+_F32, _F16 = 0, 1
+HEAD = 64
+"""Numbers of a head."""
 _BLOCKS = {
     2: (32, 1, 16, 0), 3: (32, 2, 16, 0), 6: (32, 1, 20, 0), 8: (32, 1, 32, 0), 12: (256, 2, 140, 0),
     14: (256, 0, 208, 1),
@@ -38,7 +41,9 @@ class Ggml:
             (self._base, "ggml_init", pointer, [_InitParams]),
             (self._base, "ggml_free", None, [pointer]),
             (self._base, "ggml_new_tensor_2d", pointer, [pointer, ctypes.c_int, number, number]),
+            (self._base, "ggml_new_tensor_3d", pointer, [pointer, ctypes.c_int, number, number, number]),
             (self._base, "ggml_mul_mat", pointer, [pointer, pointer, pointer]),
+            (self._base, "ggml_flash_attn_ext", pointer, [*[pointer] * 5, *[ctypes.c_float] * 3]),
             (self._base, "ggml_new_graph", pointer, [pointer]),
             (self._base, "ggml_build_forward_expand", None, [pointer, pointer]),
             (self._base, "ggml_backend_alloc_ctx_tensors", pointer, [pointer, pointer]),
@@ -81,13 +86,31 @@ class Ggml:
         context = self.context()
         by = self.tensor(context, _F32, n, n_rows)
         out = self._base.ggml_mul_mat(context, weights, by)
+        return self._computed(context, out, {by: rows}, 4 * n_rows * n_columns, n_threads)
+
+    def attention(self, queries: bytes, keys: bytes, values: bytes, n_heads: int, n_threads: int) -> bytes:
+        """Flash attention on so many threads: rows of `n_heads` heads of 64 floats, over cells of as many heads.
+
+        `queries` are float32, head by head the rows; `keys` and `values` half precision, head by head the cells.
+        """
+        size = n_heads * HEAD
+        n_rows, n_cells = len(queries) // (4 * size), len(keys) // (2 * size)
+        context = self.context()
+        q = self._base.ggml_new_tensor_3d(context, _F32, HEAD, n_rows, n_heads)
+        k, v = (self._base.ggml_new_tensor_3d(context, _F16, HEAD, n_cells, n_heads) for _ in range(2))
+        out = self._base.ggml_flash_attn_ext(context, q, k, v, None, HEAD**-0.5, 0.0, 0.0)
+        return self._computed(context, out, {q: queries, k: keys, v: values}, 4 * n_rows * size, n_threads)
+
+    def _computed(self, context: Any, out: Any, data: Mapping[Any, bytes], n_bytes: int, n_threads: int) -> bytes:
+        """The first bytes of `out`, computed from this data; frees the context."""
         graph = self._base.ggml_new_graph(context)
         self._base.ggml_build_forward_expand(graph, out)
         buffer = self._base.ggml_backend_alloc_ctx_tensors(context, self.backend)
-        self.put(by, rows)
+        for tensor, content in data.items():
+            self.put(tensor, content)
         self._cpu.ggml_backend_cpu_set_n_threads(self.backend, n_threads)
         failed = self._base.ggml_backend_graph_compute(self.backend, graph)
-        result = ctypes.create_string_buffer(4 * n_rows * n_columns)
+        result = ctypes.create_string_buffer(n_bytes)
         self._base.ggml_backend_tensor_get(out, result, 0, len(result))
         self._base.ggml_backend_buffer_free(buffer)
         self._base.ggml_free(context)
@@ -145,3 +168,23 @@ def differing_rows(
     alone = [ggml.product(weights, row, n, n_columns, 1) for row in rows]
     ggml.drop(context, buffer)
     return [i for i, row in enumerate(alone) if together[i * size : (i + 1) * size] != row]
+
+
+def attention_is_steady(ggml: Ggml, random: Random, n_heads: int, n_cells: int, n_rows: int, n_threads: int) -> bool:
+    """Whether each row of attention, alone on so many threads or with the others, is what it is alone on one thread."""
+
+    def numbers(n: int, form: str) -> list[bytes]:
+        return [struct.pack(f"<{n}{form}", *(random.gauss(0.0, 1.0) for _ in range(n))) for _ in range(n_heads)]
+
+    keys, values = (b"".join(numbers(n_cells * HEAD, "e")) for _ in range(2))
+    heads, row = numbers(n_rows * HEAD, "f"), 4 * HEAD
+    together = ggml.attention(b"".join(heads), keys, values, n_heads, n_threads)
+    for i in range(n_rows):
+        query = b"".join(head[i * row : (i + 1) * row] for head in heads)
+        alone = ggml.attention(query, keys, values, n_heads, 1)
+        if ggml.attention(query, keys, values, n_heads, n_threads) != alone:
+            return False
+        # Of the result the heads of a row lie side by side.
+        if together[i * n_heads * row : (i + 1) * n_heads * row] != alone:
+            return False
+    return True

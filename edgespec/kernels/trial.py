@@ -12,7 +12,9 @@ from pathlib import Path
 from random import Random
 
 from edgespec.kernels.load import declare, text_of, version_problem
-from edgespec.kernels.operations import Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0, Ggml, block_size, differing_rows
+from edgespec.kernels.operations import (
+    Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0, Ggml, attention_is_steady, block_size, differing_rows,
+)  # fmt: skip
 
 _N_CASES = 3000
 _SEED = 20
@@ -40,6 +42,9 @@ def trial(library: Path, folder: Path) -> str | None:
                 n_shares = kernels.edgespec_n_shares() - before
                 if not (_plausible(kind, n_threads, n_shares) if takes(kind, n_rows) else n_shares == 0):
                     return f"{n_rows} rows were {n_shares} shares {where}"
+    for n_heads, n_cells, n_threads in ((3, 512, 2), (2, 768, 3)):
+        if not attention_is_steady(ggml, random, n_heads, n_cells, 3, n_threads):
+            return f"rows of attention over {n_cells} cells differ on {n_threads} threads"
     ggml.close()
     return None
 

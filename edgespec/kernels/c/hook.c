@@ -68,7 +68,8 @@ static void find_ggml(void) {
     edgespec_find(&ggml.gemm, "ggml_gemm_q4_0_8x8_q8_0");
     edgespec_find(&ggml.gemv, "ggml_gemv_q4_0_8x8_q8_0");
     edgespec_find(&ggml.forward, FORWARD);
-    ggml.has_rest = edgespec_find_for_unpacked() && edgespec_find_for_shares() && edgespec_find_for_k();
+    ggml.has_rest = edgespec_find_for_unpacked() && edgespec_find_for_shares() && edgespec_find_for_k() &&
+                    edgespec_find_for_attention();
     if (pthread_key_create(&at_thread_end, free) != 0) ggml.forward = NULL;
 }
 

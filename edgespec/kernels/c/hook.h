@@ -44,6 +44,7 @@ void edgespec_count_share(void);
 
 /* Look for the functions of ggml that these files need. */
 bool edgespec_find_for_unpacked(void), edgespec_find_for_shares(void), edgespec_find_for_k(void);
+bool edgespec_find_for_attention(void);
 
 /* Whether the class whose virtual functions have this table calls `function`. */
 bool edgespec_is_virtual(const char *table, forward *function);

@@ -31,6 +31,7 @@ static struct {
     void *library;
     product *gemm, *gemv;
     forward *forward;
+    bool has_rest;
 } ggml;
 static pthread_once_t ggml_once = PTHREAD_ONCE_INIT;
 static atomic_bool armed;
@@ -61,15 +62,18 @@ static void find_ggml(void) {
     edgespec_find(&ggml.gemm, GEMM);
     edgespec_find(&ggml.gemv, GEMV);
     edgespec_find(&ggml.forward, FORWARD);
+    ggml.has_rest = edgespec_find_for_attention();
 }
 
 static bool has_ggml(void) {
     pthread_once(&ggml_once, find_ggml);
-    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL;
+    return ggml.gemm != NULL && ggml.gemv != NULL && ggml.forward != NULL && ggml.has_rest;
 }
 
+bool edgespec_is_armed(void) { return atomic_load_explicit(&armed, memory_order_relaxed); }
+
 /* The original functions must be there when ggml calls: its library holds them. */
-static void need_ggml(void) {
+void edgespec_need_ggml(void) {
     if (!has_ggml()) {
         fputs("edgespec: " GGML_CPU " calls functions that it does not have\n", stderr);
         abort();
@@ -105,9 +109,9 @@ static void leave(void) {
 
 EXPORTED forward edgespec_forward __asm__(FORWARD);
 bool edgespec_forward(void *self, struct params *params, struct tensor *op) {
-    need_ggml();
+    edgespec_need_ggml();
     leave();
-    if (atomic_load_explicit(&armed, memory_order_relaxed) && op->op == OP_MUL_MAT && !params->use_ref) {
+    if (edgespec_is_armed() && op->op == OP_MUL_MAT && !params->use_ref) {
         const int64_t *ne = op->src[1]->ne;
         if (ne[1] <= MOST_ROWS && ne[2] == 1 && ne[3] == 1 && edgespec_takes(op->src[0]->type, (int)ne[1])) {
             now.rows = params->wdata;
@@ -128,7 +132,7 @@ void edgespec_gemm(int n, float *s, size_t bs, const void *w, const void *rows, 
         expect(n, s, w, rows, nc, nr);
         return;
     }
-    need_ggml();
+    edgespec_need_ggml();
     ggml.gemm(n, s, bs, w, rows, nr, nc);
 }
 
@@ -141,7 +145,7 @@ void edgespec_gemv(int n, float *s, size_t bs, const void *w, const void *row, i
         return;
     }
     now.n_next = 0;
-    need_ggml();
+    edgespec_need_ggml();
     ggml.gemv(n, s, bs, w, row, nr, nc);
 }
 

@@ -13,7 +13,16 @@ from random import Random
 
 from edgespec.kernels.load import declare, text_of, version_problem
 from edgespec.kernels.operations import (
-    Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0, Ggml, attention_is_steady, block_size, differing_rows,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q6_K,
+    Q8_0,
+    Ggml,
+    attention_is_steady,
+    block_size,
+    differing_rows,
 )  # fmt: skip
 
 _N_CASES = 3000

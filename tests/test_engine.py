@@ -98,8 +98,10 @@ def test_a_second_turn_is_right_whatever_the_memory_can_rewind(model: Path) -> N
     ],
 )
 def test_a_broken_drafter_is_cut_off_and_named(
-    llama: Path, play: Callable[[Sequence[int], int], Sequence[int]], reason: str
+    llama: Path, play: Callable[[Sequence[int], int], Sequence[int]], reason: str, request: pytest.FixtureRequest
 ) -> None:
+    if "late" not in reason:
+        request.getfixturevalue("patient")
     with open_engine(llama) as engine:
         plain = finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter="none"))
         broken = finish(engine.stream(PROMPT, Sampling(), LIMITS, drafter=ScriptedDrafter(play, "mine")))

@@ -287,7 +287,7 @@ def test_no_byte_beyond_exactly_sized_buffers(form: building.InstructionSet, ove
 @pytest.mark.parametrize("over", [0, 1])
 def test_valgrind_sees_no_byte_beyond_exactly_sized_buffers(over: int, tmp_path: Path) -> None:
     """The AVX2 form alone: valgrind does not know AVX-512."""
-    check = ["valgrind", "-q", "--error-exitcode=3", _harness(building.SETS[-1], over, tmp_path, [])]
+    check = ["valgrind", "-q", "--error-exitcode=3", str(_harness(building.SETS[-1], over, tmp_path, []))]
     done = subprocess.run(check, capture_output=True, text=True, timeout=120)
     if over:
         assert done.returncode == 3

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Build, show and switch kernels that make verify passes cheap. Each row gets what ggml gives it alone, on one thread.",
+    help="Build, show and switch kernels that make verify passes cheap. Each row gets what ggml gives it on its own.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
